@@ -1,0 +1,47 @@
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.parsimax-stamp
+PYTEST_FLAGS ?= -q -n 2 --dist worksteal --durations 10
+
+.PHONY: help setup demo test lint format clean
+
+help:
+	@echo 'make setup    make $(VENV) with torch, parsimax and the tools of a developer (once)'
+	@echo 'make demo     print and draw what every mapping does; train a small classifier'
+	@echo 'make test     ruff, mypy and pytest with doctests'
+	@echo 'make lint     ruff and mypy only'
+	@echo 'make format   let ruff fix and format the code'
+	@echo 'make clean    remove $(VENV), caches and build products'
+	@echo 'PYTHON=python3.12 make setup    choose the interpreter (3.10 or newer)'
+
+setup: $(STAMP)
+
+# torch goes first and alone: pulled in by another package it may be a CUDA build of several GB.
+# The build backend is needed beside it because the editable install runs without isolation.
+$(STAMP): pyproject.toml $(wildcard setup.py)
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "parsimax needs Python 3.10 or newer, not " + sys.version)'
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet torch==2.13.0 || $(BIN)/python -m pip install --quiet 'torch>=2.10'
+	$(BIN)/python -m pip install --quiet 'setuptools>=77' wheel
+	$(BIN)/python -m pip install --quiet --no-build-isolation -e '.[dev]'
+	@touch $@
+
+demo: setup
+	$(BIN)/python -m parsimax.demo
+
+test: lint
+	$(BIN)/python -m pytest $(PYTEST_FLAGS)
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/python -m mypy
+
+format: setup
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean:
+	rm -rf $(VENV) build dist out src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find src tests -name __pycache__ -type d -exec rm -rf {} +
