@@ -1,0 +1,106 @@
+"""Checks of what users pass in. An error says what was given and what is allowed."""
+
+from __future__ import annotations
+
+import math
+import numbers
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Interval:
+    """The domain of a parameter; an end counts as inside if it is closed."""
+
+    low: float
+    high: float
+    closed_low: bool = True
+    closed_high: bool = True
+
+    def __contains__(self, value: float) -> bool:
+        above = value >= self.low if self.closed_low else value > self.low
+        below = value <= self.high if self.closed_high else value < self.high
+        return above and below
+
+    def holds(self, value: Tensor) -> Tensor:
+        """Elementwise membership; NaN is outside."""
+        above = value >= self.low if self.closed_low else value > self.low
+        below = value <= self.high if self.closed_high else value < self.high
+        return above & below
+
+    def __str__(self) -> str:
+        return f"{'[' if self.closed_low else '('}{self.low:g}, {self.high:g}{']' if self.closed_high else ')'}"
+
+
+def check_scores(scores: Tensor, dtype: torch.dtype | None, where: str) -> None:
+    if not isinstance(scores, Tensor):
+        raise TypeError(f"{where}: scores must be a torch.Tensor, got {type(scores).__name__}")
+    if dtype is not None and not dtype.is_floating_point:
+        raise TypeError(f"{where}: dtype must be a floating-point type, got {dtype}")
+    if dtype is None and not scores.is_floating_point():
+        raise TypeError(
+            f"{where}: scores must be floating point, got {scores.dtype}; convert them or pass dtype=torch.float32"
+        )
+    if scores.dim() == 0:
+        raise ValueError(f"{where}: scores must have at least one dimension, got shape ()")
+
+
+def check_dim(dim: int, rank: int, where: str) -> int:
+    """``dim`` as a number from 0 up."""
+    if not isinstance(dim, int) or isinstance(dim, bool):
+        raise TypeError(f"{where}: dim must be an int, got {dim!r}")
+    if not -rank <= dim < rank:
+        raise IndexError(f"{where}: dim must be between {-rank} and {rank - 1} for scores of rank {rank}, got {dim}")
+    return dim % rank
+
+
+def _broadcasts(shape: tuple[int, ...], onto: tuple[int, ...]) -> bool:
+    return len(shape) <= len(onto) and all(a in (1, b) for a, b in zip(reversed(shape), reversed(onto), strict=False))
+
+
+def check_mask(mask: Tensor, scores: Tensor, where: str) -> None:
+    if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
+        given = mask.dtype if isinstance(mask, Tensor) else type(mask).__name__
+        raise TypeError(f"{where}: mask must be a boolean tensor (True = may be chosen), got {given}")
+    if not _broadcasts(tuple(mask.shape), tuple(scores.shape)):
+        raise ValueError(
+            f"{where}: mask of shape {tuple(mask.shape)} does not broadcast to scores of shape {tuple(scores.shape)}"
+        )
+
+
+def check_number(value: object, domain: Interval, name: str, where: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        raise TypeError(f"{where}: {name} must be a number or a tensor, got {value!r}")
+    number = float(value)
+    if math.isnan(number) or number not in domain:
+        raise ValueError(f"{where}: {name} must be in {domain}, got {number:g}")
+    return number
+
+
+def check_count(value: object, name: str, where: str) -> int:
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral):
+        raise TypeError(f"{where}: {name} must be an int, got {value!r}")
+    if value < 1:
+        raise ValueError(f"{where}: {name} must be at least 1, got {value}")
+    return int(value)
+
+
+def check_parameter(value: Tensor, scores: Tensor, dim: int, name: str, where: str) -> Tensor:
+    """A parameter tensor with the rank of the scores and ``dim`` last, of size 1 there."""
+    if not value.is_floating_point():
+        raise TypeError(f"{where}: {name} must be floating point, got {value.dtype}")
+    if value.dim() == 0:
+        return value.reshape((1,) * scores.dim())
+    per_row = tuple(1 if i == dim else size for i, size in enumerate(scores.shape))
+    if not _broadcasts(tuple(value.shape), per_row):
+        hint = ""
+        if value.dim() == 1 and value.shape[0] in scores.shape[:-1]:
+            ones = ", 1" * (scores.dim() - 1 - tuple(scores.shape).index(value.shape[0]))
+            hint = f"; for one value per row of that size use {name}.view({value.shape[0]}{ones})"
+        raise ValueError(
+            f"{where}: {name} of shape {tuple(value.shape)} must be 0-dim or broadcast to {per_row} "
+            f"(size 1 along dim {dim} of scores {tuple(scores.shape)}){hint}"
+        )
+    return value.reshape((1,) * (scores.dim() - value.dim()) + tuple(value.shape)).movedim(dim, -1)

@@ -1,0 +1,97 @@
+"""Budget sparsemax: the projection onto {0 <= p <= 1, sum p = budget}."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from .._arguments import Interval
+from .apply import Parameter, apply
+from .rows import Solve
+from .search import MAX_STEPS, largest, search
+
+DOMAIN = Interval(0, math.inf)
+
+
+@search(width=2)
+def budget_root(z: Tensor, budget: Tensor) -> Tensor:
+    """(c, d) with sum clip(z - c - d, 0, 1) = budget; d is -inf or inf where all or none are wanted.
+
+    c is the entry at place ceil(budget) from the top. At most that many entries share the budget fully, so this one is
+    above the threshold and not above it by more than 1: -1 <= d <= 0. Taking differences to an entry near the threshold
+    keeps them exact however large the scores are.
+    """
+    size = (z > -math.inf).sum(-1, keepdim=True)
+    rank = budget.ceil().clamp(min=1, max=z.shape[-1]).to(torch.long)
+    rank = rank.expand(torch.broadcast_shapes(z[..., :1].shape, rank.shape))
+    best = z.topk(int(rank.max()) if rank.numel() else 1).values.expand(*rank.shape[:-1], -1)
+    pivot = best.gather(-1, rank - 1)
+    pivot = torch.where(pivot > -math.inf, pivot, 0)  # more is wanted than there is: no root to find
+    near = z - pivot
+    near = largest(near, int((near > -1).sum(-1).amax())) if near.numel() else near  # the others get 0 for any d
+    low, high = torch.full_like(pivot, -1), torch.zeros_like(pivot)
+    d, last = (low + high) / 2, torch.full_like(low, math.inf)
+    for _ in range(MAX_STEPS):
+        share = (near - d).clamp(0, 1)
+        over = share.sum(-1, keepdim=True) - budget
+        low, high = torch.where(over >= 0, d, low), torch.where(over <= 0, d, high)
+        between = ((share > 0) & (share < 1)).sum(-1, keepdim=True)
+        to = d + over / between
+        slow = over.abs() > last / 2
+        to = torch.where((to >= low) & (to <= high) & ~slow, to, (low + high) / 2)
+        last = over.abs()
+        done = (over.abs() <= 1e-14 * (1 + budget)) | (to == d) | (high - low < 1e-16) | over.isnan()
+        d = torch.where(done, d, to)
+        if done.all():
+            break
+    d = torch.where(budget >= size, -math.inf, torch.where(budget > 0, d, math.inf))
+    return torch.cat([pivot, d], -1)
+
+
+def budget_rows(z: Tensor, live: Tensor, budget: Tensor, *, solve: Solve) -> Tensor:
+    pivot, d = solve(budget_root, z.masked_fill(~live, -math.inf), budget).chunk(2, -1)
+    over = z - pivot - d
+    full = live & (over >= 1)
+    between = live & (over > 0) & (over < 1)
+    excess = torch.where(between, over, 0).sum(-1, keepdim=True) + full.sum(-1, keepdim=True) - budget
+    share = (over - excess / between.sum(-1, keepdim=True).clamp(min=1)).clamp(0, 1)
+    return torch.where(between, share, full.to(z.dtype))
+
+
+def budget_sparsemax(
+    scores: Tensor,
+    budget: float | Tensor,
+    dim: int = -1,
+    *,
+    mask: Tensor | None = None,
+    dtype: torch.dtype | None = None,
+) -> Tensor:
+    r"""Budget sparsemax: shares of at most 1 that add up to a budget, a relaxed choice of so many items.
+
+    .. math:: p = \operatorname{argmin} \|p - z\|^2 \quad \text{s.t.} \quad 0 \le p_i \le 1, \; \sum_i p_i = b
+
+    Args:
+        scores: any shape, floating point; -inf forbids an entry.
+        budget: at least 0. At or above the number of allowed entries each of them is 1. A float, or a tensor that is
+            0-dim or broadcasts to ``scores`` with size 1 along ``dim``; differentiable. A row whose budget is outside
+            is NaN.
+        dim: the dimension that sums to the budget.
+        mask: boolean, broadcastable to ``scores``; True = may be chosen.
+        dtype: what the scores are cast to first, and the dtype of the result.
+
+    Returns:
+        Shares of the shape of ``scores``, with exact zeros and ones.
+
+    Example:
+        >>> import torch, parsimax
+        >>> parsimax.budget_sparsemax(torch.tensor([2.0, 0.5, 0.2, -1.0]), 2)
+        tensor([1.0000, 0.6500, 0.3500, 0.0000])
+
+    With budget 1 it is :func:`sparsemax`.
+
+    Reference: Blondel, Structured prediction with projection oracles, NeurIPS 2019.
+    """
+    parameter = Parameter("budget", budget, DOMAIN)
+    return apply(budget_rows, scores, parameter, dim=dim, mask=mask, dtype=dtype, where="budget_sparsemax")

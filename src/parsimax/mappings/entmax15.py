@@ -1,0 +1,80 @@
+"""1.5-entmax: halfway between softmax and sparsemax, in closed form."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from .apply import apply
+from .rows import Solve
+from .search import ascend, narrowed, search
+
+
+@search()
+def entmax15_root(z: Tensor) -> Tensor:
+    """tau with sum relu(z/2 - tau)^2 = 1. Newton on the norm, the root of that sum: convex too, and nearly straight."""
+
+    def find(half: Tensor, start: Tensor) -> Tensor:
+        def step(tau: Tensor) -> Tensor:
+            over = (half - tau).clamp_(min=0)
+            square = (over * over).sum(-1, keepdim=True)
+            return (square - square.sqrt()) / over.sum(-1, keepdim=True)
+
+        return ascend(step, start, 1e-9)  # Newton squares the error: below 1e-9 the step taken was the last
+
+    return narrowed(z / 2, torch.full_like(z[..., :1], -1), find, edge=lambda tau: tau)
+
+
+def _root_p(z: Tensor, live: Tensor, solve: Solve) -> Tensor:
+    """The square root of p, which is linear in the scores but for the threshold."""
+    tau = solve(entmax15_root, z.masked_fill(~live, -math.inf))
+    over = z / 2 - tau
+    on = live & (over > 0)
+    over = torch.where(on, over, 0)
+    # Move tau by the exact root of sum (over - d)^2 = 1, written so that nothing cancels where d is near 0.
+    total, excess = over.sum(-1, keepdim=True), (over * over).sum(-1, keepdim=True) - 1
+    d = excess / (total + (total * total - on.sum(-1, keepdim=True) * excess).sqrt())
+    return torch.where(on, over - d, 0).clamp(min=0)
+
+
+def entmax15_rows(z: Tensor, live: Tensor, *, solve: Solve) -> Tensor:
+    return _root_p(z, live, solve).square()
+
+
+def tsallis15(p: Tensor) -> Tensor:
+    """(4/3) sum (p - p^1.5)."""
+    return (p - p.pow(1.5)).sum(-1, keepdim=True) / 0.75
+
+
+def entmax15_conjugate(z: Tensor, live: Tensor, *, solve: Solve) -> Tensor:
+    """p.z + H(p), with H = (4/3) sum p (1 - sqrt(p))."""
+    root = _root_p(z, live, solve)
+    return (root * root * (z + 4 / 3 * (1 - root))).sum(-1, keepdim=True)
+
+
+def entmax15(scores: Tensor, dim: int = -1, *, mask: Tensor | None = None, dtype: torch.dtype | None = None) -> Tensor:
+    r"""1.5-entmax: sparse, and smooth at the edge of its support.
+
+    .. math:: p_i = [z_i / 2 - \tau]_+^2, \qquad \tau: \sum_i p_i = 1
+
+    Args:
+        scores: any shape, floating point; -inf forbids an entry.
+        dim: the dimension that sums to 1.
+        mask: boolean, broadcastable to ``scores``; True = may be chosen.
+        dtype: what the scores are cast to first, and the dtype of the result.
+
+    Returns:
+        Probabilities of the shape of ``scores``, with exact zeros.
+
+    Example:
+        >>> import torch, parsimax
+        >>> parsimax.entmax15(torch.tensor([1.0, 0.5, -1.0]))
+        tensor([0.6740, 0.3260, 0.0000])
+
+    It is :func:`entmax` at α = 1.5. Entries that trail the largest by 2 or more get 0; :func:`sparsemax` cuts at 1.
+
+    Reference: Peters, Niculae and Martins, Sparse Sequence-to-Sequence Models, ACL 2019.
+    """
+    return apply(entmax15_rows, scores, dim=dim, mask=mask, dtype=dtype, where="entmax15")

@@ -1,0 +1,96 @@
+"""normmax: the largest score minus a norm of p."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from .._arguments import Interval
+from .apply import Parameter, apply
+from .rows import Solve
+from .search import ascend, narrowed, search
+
+DOMAIN = Interval(1, math.inf, closed_low=False, closed_high=False)
+
+
+@search()
+def normmax_root(z: Tensor, alpha: Tensor) -> Tensor:
+    """tau with ||relu(z - tau)||_q = 1, q = α/(α-1): a norm, so convex, and decreasing; at -1 it is at least 1."""
+    power = 1 / (alpha - 1)  # q - 1
+
+    def find(z: Tensor, start: Tensor) -> Tensor:
+        def step(tau: Tensor) -> Tensor:
+            # relative to the largest entry, -tau, so that large powers do not underflow
+            share = (1 - z / tau).clamp_(min=0)
+            less = share.pow(power)
+            norm = (less * share).sum(-1, keepdim=True).pow(1 / (power + 1))
+            return (norm * -tau - 1) / (norm.pow(-power) * less.sum(-1, keepdim=True))
+
+        return ascend(step, start, 1e-15)
+
+    start = torch.zeros_like(z[..., :1] + alpha) - 1
+    return narrowed(z, start, find, edge=lambda tau: tau, long=128)
+
+
+def normmax_rows(z: Tensor, live: Tensor, alpha: Tensor, *, solve: Solve) -> Tensor:
+    """With a = 1 - z/tau: p = a^(q-1) / sum a^(q-1). Newton steps on log ||z - tau||_q polish tau."""
+    power = 1 / (alpha - 1)
+    tau = solve(normmax_root, z.masked_fill(~live, -math.inf), alpha)
+    for step in range(solve.steps + 1):
+        on = live & (z > tau).detach()
+        log_share = torch.where(on, (1 - torch.where(on, z, 0) / tau), 1).clamp(min=torch.finfo(z.dtype).tiny).log()
+        less = torch.where(on, (log_share * power).exp(), 0)
+        if step < solve.steps:
+            total = (less * log_share.exp()).sum(-1, keepdim=True)
+            excess = (-tau).log() + total.log() / (power + 1)
+            tau = tau - excess * tau * total / less.sum(-1, keepdim=True)
+    return less / less.sum(-1, keepdim=True)
+
+
+def norm_entropy(p: Tensor, alpha: Tensor) -> Tensor:
+    """1 - ||p||_α."""
+    return 1 - p.pow(alpha).sum(-1, keepdim=True).pow(1 / alpha)
+
+
+def normmax_conjugate(z: Tensor, live: Tensor, alpha: Tensor, *, solve: Solve) -> Tensor:
+    p = normmax_rows(z, live, alpha, solve=solve)
+    return (p * z).sum(-1, keepdim=True) + norm_entropy(p, alpha)
+
+
+def normmax(
+    scores: Tensor,
+    alpha: float | Tensor,
+    dim: int = -1,
+    *,
+    mask: Tensor | None = None,
+    dtype: torch.dtype | None = None,
+) -> Tensor:
+    r"""Normmax: sparse with a margin of 1 at every α.
+
+    .. math:: p = \operatorname{argmax}_{p \in \Delta} p \cdot z - \|p\|_\alpha
+
+    Args:
+        scores: any shape, floating point; -inf forbids an entry.
+        alpha: in (1, ∞): towards 1 the answer is one-hot, towards ∞ uniform over the best few. A float, or a tensor
+            that is 0-dim or broadcasts to ``scores`` with size 1 along ``dim``; differentiable. A row whose α is
+            outside is NaN.
+        dim: the dimension that sums to 1.
+        mask: boolean, broadcastable to ``scores``; True = may be chosen.
+        dtype: what the scores are cast to first, and the dtype of the result.
+
+    Returns:
+        Probabilities of the shape of ``scores``, with exact zeros.
+
+    Example:
+        >>> import torch, parsimax
+        >>> parsimax.normmax(torch.tensor([1.0, 0.5, -1.0]), 2)
+        tensor([0.6890, 0.3110, 0.0000])
+
+    :func:`entmax` regularises with a sum over entries and has margin 1/(α-1); here it is a norm, and the margin is 1.
+
+    Reference: Blondel, Martins and Niculae, Learning with Fenchel-Young Losses, JMLR 2020.
+    """
+    parameter = Parameter("alpha", alpha, DOMAIN)
+    return apply(normmax_rows, scores, parameter, dim=dim, mask=mask, dtype=dtype, where="normmax")

@@ -1,0 +1,159 @@
+"""From a formula on clean rows to a function of any tensor, in every derivative mode.
+
+A formula is ordinary torch code ``formula(z, live, *parameters, solve=…)`` over the last dimension. ``z`` is finite
+with maximum 0, ``live`` marks the entries that count, and ``solve`` runs a search on detached values. As everything
+around the search is ordinary torch, derivatives of every kind and order are right wherever torch can take them.
+
+Two ways to run it give the same numbers:
+
+* plain eager code goes through the rows a chunk at a time, so that the float64 intermediates stay in cache; the
+  backward pass differentiates the formula again, chunk by chunk, with the thresholds that the forward pass found;
+* under compile, export, ``torch.func`` and forward mode the formula itself is traced, with the search as an opaque
+  operator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+from torch.autograd.function import FunctionCtx
+
+from .search import Search
+
+Formula = Callable[..., Tensor]
+CHUNK = {"cpu": 1 << 18}  # elements at a time: on a CPU what fits its cache, elsewhere what is worth a launch
+PLAIN = (Tensor, torch.nn.Parameter)
+
+
+def work_dtype(device: torch.device) -> torch.dtype:
+    """float64, so that thresholds and sums of a million float32 numbers are right; MPS has no float64."""
+    return torch.float32 if device.type == "mps" else torch.float64
+
+
+class Solve:
+    """What a formula calls to find a root. ``steps`` is how often it has to polish the answer: each Newton step doubles
+    the order up to which derivatives are right, so one step serves a gradient, two a third derivative."""
+
+    def __init__(self, steps: int = 1, known: list[Tensor] | None = None) -> None:
+        self.steps = steps
+        self.roots: list[Tensor] = []
+        self._known = iter(known) if known is not None else None
+
+    def __call__(self, find: Search, *args: Tensor) -> Tensor:
+        root = next(self._known) if self._known else find.run(*(a.detach() for a in args))
+        self.roots.append(root)
+        return root
+
+
+class Traced(Solve):
+    """The same by opaque operators."""
+
+    def __init__(self) -> None:
+        super().__init__(steps=2)
+
+    def __call__(self, find: Search, *args: Tensor) -> Tensor:
+        root: Tensor = find.opaque(*(a.detach() for a in args))
+        return root
+
+
+def is_plain(*tensors: Tensor) -> bool:
+    """Nothing but reverse-mode autograd looks at this call."""
+    return not (
+        torch.compiler.is_compiling()
+        or torch._C._are_functorch_transforms_active()
+        or forward_ad._current_level >= 0
+        or torch._C._len_torch_dispatch_stack() > 0
+        or any(type(t) not in PLAIN or t.is_meta or torch._C._functorch.is_legacy_batchedtensor(t) for t in tensors)
+    )
+
+
+def evaluate(formula: Formula, x: Tensor, *rest: Tensor, width: int, dtype: torch.dtype, cost: int = 0) -> Tensor:
+    """``formula`` on the rows ``x`` (..., n) with ``rest`` (..., k) or broadcast along rows, as (..., width).
+
+    ``cost`` is how many numbers a row needs at a time, if more than its length.
+    """
+    if not is_plain(x, *rest):
+        return formula(x, *rest, solve=Traced()).to(dtype)
+    lead = x.shape[:-1]
+    flat = [_flat(t, lead) for t in rest]
+    out: Tensor = _Chunked.apply(  # type: ignore[no-untyped-call]
+        formula, width, dtype, max(cost, x.shape[-1]), x.reshape(-1, x.shape[-1]), *flat
+    )
+    return out.reshape(*lead, width)
+
+
+def _flat(t: Tensor, lead: torch.Size) -> Tensor:
+    shared = t.shape[:-1].numel() == 1
+    return t.reshape(1, t.shape[-1]) if shared else t.expand(*lead, t.shape[-1]).reshape(-1, t.shape[-1])
+
+
+def _chunks(rows: int, cost: int, device: torch.device) -> Iterator[slice]:
+    size = max(1, CHUNK.get(device.type, 1 << 26) // max(1, cost))
+    return (slice(start, min(start + size, rows)) for start in range(0, rows, size))
+
+
+class _Chunked(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, formula: Formula, width: int, dtype: torch.dtype, cost: int, *inputs: Tensor) -> Tensor:
+        x = inputs[0]
+        out = x.new_empty((x.shape[0], width), dtype=dtype)
+        ctx.formula, ctx.dtype, ctx.cost, ctx.roots = formula, dtype, cost, []
+        for part in _chunks(x.shape[0], cost, x.device):
+            solve = Solve()
+            out[part] = formula(*(_part(t, part) for t in inputs), solve=solve)
+            if any(ctx.needs_input_grad):
+                ctx.roots.append(solve.roots)
+        ctx.save_for_backward(*inputs)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
+        wanted = ctx.needs_input_grad[4:]
+        whole = torch.is_grad_enabled() or not is_plain(g, *ctx.saved_tensors)
+        grads = iter(_whole_backward(ctx, g, wanted) if whole else _chunked_backward(ctx, g, wanted))
+        return (None, None, None, None, *(next(grads) if w else None for w in wanted))
+
+
+def _part(t: Tensor, part: slice) -> Tensor:
+    return t if t.shape[0] == 1 else t[part]
+
+
+def _whole_backward(ctx: FunctionCtx, g: Tensor, wanted: tuple[bool, ...]) -> tuple[Tensor, ...]:
+    """The gradient as a differentiable function: for create_graph, batched gradients, forward over reverse."""
+    inputs: tuple[Tensor, ...] = ctx.saved_tensors  # type: ignore[attr-defined]
+    with torch.enable_grad():
+        y = ctx.formula(*inputs, solve=Traced()).to(ctx.dtype)  # type: ignore[attr-defined]
+        at = [t for t, w in zip(inputs, wanted, strict=True) if w]
+        return torch.autograd.grad(y, at, g, create_graph=True, allow_unused=True, materialize_grads=True)
+
+
+def _chunked_backward(ctx: Any, g: Tensor, wanted: tuple[bool, ...]) -> list[Tensor]:
+    inputs: tuple[Tensor, ...] = ctx.saved_tensors
+    x = inputs[0]
+    work = work_dtype(x.device)
+    # A parameter shared by all rows is summed over the chunks in the working precision and rounded once.
+    shared = [t.shape[0] == 1 and x.shape[0] != 1 for t in inputs]
+    total = [
+        torch.zeros_like(t, dtype=work if s else t.dtype) for t, s, w in zip(inputs, shared, wanted, strict=True) if w
+    ]
+    for part, roots in zip(_chunks(x.shape[0], ctx.cost, x.device), ctx.roots, strict=True):
+        with torch.enable_grad():
+            leaves = [
+                t.to(work).detach().requires_grad_() if w else t
+                for t, w in zip((_part(t, part) for t in inputs), wanted, strict=True)
+            ]
+            y = ctx.formula(*leaves, solve=Solve(known=roots))
+        at = [t for t, w in zip(leaves, wanted, strict=True) if w]
+        grads = torch.autograd.grad(y, at, g[part].to(y.dtype), allow_unused=True, materialize_grads=True)
+        for sum_, grad, is_shared in zip(
+            total, grads, (s for s, w in zip(shared, wanted, strict=True) if w), strict=True
+        ):
+            if is_shared:
+                sum_ += grad
+            else:
+                sum_[part] = grad
+    return [t.to(i.dtype) for t, i in zip(total, (i for i, w in zip(inputs, wanted, strict=True) if w), strict=True)]

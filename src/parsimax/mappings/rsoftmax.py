@@ -1,0 +1,90 @@
+"""r-softmax: softmax with a chosen rate of zeros."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from .._arguments import Interval
+from .apply import Parameter, apply
+from .rows import Formula, Solve
+from .tsoftmax import from_top, weighted_softmax
+
+DOMAIN = Interval(0, 1)
+
+
+def _quantile(z: Tensor, live: Tensor, rate: Tensor) -> Tensor:
+    """The quantile of the live entries, by linear interpolation; a gradient reaches the two entries and the rate."""
+    size, n = live.sum(-1, keepdim=True), z.shape[-1]
+    order = z.detach().masked_fill(~live, -math.inf).argsort(-1)  # forbidden entries come first
+    position = rate * (size - 1)
+    below = position.detach().floor().clamp(min=0).to(torch.long)
+    above = torch.minimum(below + 1, size - 1)
+    at = order.gather(-1, torch.cat([below, above], -1).expand(*z.shape[:-1], 2) + (n - size))
+    low, high = z.gather(-1, at).chunk(2, -1)
+    return low + (position - below) * (high - low)
+
+
+def _rows(z: Tensor, live: Tensor, rate: Tensor, *, solve: Solve) -> Tensor:
+    return _cut(z, live, rate, detach=False)
+
+
+def _rows_detached(z: Tensor, live: Tensor, rate: Tensor, *, solve: Solve) -> Tensor:
+    return _cut(z, live, rate, detach=True)
+
+
+def _cut(z: Tensor, live: Tensor, rate: Tensor, *, detach: bool) -> Tensor:
+    cut = _quantile(z, live, rate)
+    t = z.masked_fill(~live, -math.inf).amax(-1, keepdim=True) - cut
+    if detach:  # the paper's: t is a constant, and the weights still follow the maximum
+        t = t.detach()
+        above = from_top(z, live) + t
+    else:
+        above = z - cut
+    flat = t <= 0  # the cut is at the maximum: only the maxima are left
+    weight = torch.where(flat, (z == 0).to(z.dtype), above.clamp(min=0) / torch.where(flat, 1, t))
+    return weighted_softmax(weight, z, live)
+
+
+def rsoftmax(
+    scores: Tensor,
+    rate: float | Tensor,
+    dim: int = -1,
+    *,
+    mask: Tensor | None = None,
+    dtype: torch.dtype | None = None,
+    detach_threshold: bool = False,
+) -> Tensor:
+    r"""r-softmax: the share of zeros is a dial.
+
+    .. math:: \operatorname{tsoftmax}(z, t), \qquad t = \max(z) - \operatorname{quantile}_r(z)
+
+    Args:
+        scores: any shape, floating point; -inf forbids an entry.
+        rate: in [0, 1], the share of the allowed entries that get 0: k/n gives exactly k zeros for 0 < k < n and
+            distinct scores, 1 is one-hot. A float, or a tensor that is 0-dim or broadcasts to ``scores`` with size 1
+            along ``dim``; differentiable. A row whose rate is outside is NaN.
+        dim: the dimension that sums to 1.
+        mask: boolean, broadcastable to ``scores``; True = may be chosen.
+        dtype: what the scores are cast to first, and the dtype of the result.
+        detach_threshold: hold t constant in the gradient, as the paper's code does. The default is the true gradient,
+            through the quantile.
+
+    Returns:
+        Probabilities of the shape of ``scores``, with exact zeros.
+
+    Example:
+        >>> import torch, parsimax
+        >>> parsimax.rsoftmax(torch.tensor([3.0, 2.0, 1.0, 1.0]), 0.5)
+        tensor([0.8908, 0.1092, 0.0000, 0.0000])
+
+    Rate 0 is t = max - min, so the smallest entry gets 0 even then: it is not softmax, which is the limit of
+    :func:`tsoftmax` for t → ∞. Where all entries that could count are equal the answer is uniform over the maxima, and
+    its gradient 0.
+
+    Reference: Bałazy, Struski, Śmieja and Tabor, r-softmax, ICCS 2023.
+    """
+    formula: Formula = _rows_detached if detach_threshold else _rows
+    return apply(formula, scores, Parameter("rate", rate, DOMAIN), dim=dim, mask=mask, dtype=dtype, where="rsoftmax")

@@ -1,0 +1,81 @@
+"""Finding a threshold: searches that no tracer looks into.
+
+A search loops until it has converged, so its length depends on the values. It is therefore an opaque operator with a
+shape rule and a batching rule, and it is only ever called on detached scores: derivatives come from the closed form
+that uses its answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+MAX_STEPS = 400  # far above what bisection to the last bit needs: only a safeguard against an endless loop
+LONG = 2048  # below this length a look at the whole row costs less than gathering from it
+
+
+class Search:
+    """A function of rows (and a parameter of size 1 along them) with its twin, the operator ``parsimax::name``."""
+
+    def __init__(self, run: Callable[..., Tensor], width: int) -> None:
+        self.run = run
+        self.opaque: Any = torch.library.custom_op(f"parsimax::{run.__name__}", run, mutates_args=())
+
+        def fake(*args: Tensor) -> Tensor:
+            lead = torch.broadcast_shapes(*(a.shape[:-1] for a in args))
+            return args[0].new_empty((*lead, width))
+
+        def batched(info: Any, in_dims: tuple[int | None, ...], *args: Tensor) -> tuple[Tensor, int]:
+            front = [
+                a.expand(info.batch_size, *a.shape) if d is None else a.movedim(d, 0)
+                for a, d in zip(args, in_dims, strict=True)
+            ]
+            rank = max(a.dim() for a in front)
+            return self.opaque(*(a.reshape(a.shape[:1] + (1,) * (rank - a.dim()) + a.shape[1:]) for a in front)), 0
+
+        self.opaque.register_fake(fake)
+        self.opaque.register_vmap(batched)
+
+
+def search(width: int = 1) -> Callable[[Callable[..., Tensor]], Search]:
+    """Make a search of ``run(z, [parameter]) -> (..., width)``; ``z`` has maximum 0 and -inf at forbidden entries."""
+    return lambda run: Search(run, width)
+
+
+def ascend(step: Callable[[Tensor], Tensor], start: Tensor, tolerance: float) -> Tensor:
+    """Newton from below on a convex decreasing function: every step goes up and none passes the root."""
+    at = start
+    for _ in range(MAX_STEPS):
+        delta = step(at).clamp(min=0)
+        at = at + delta
+        if not (delta > tolerance).any():
+            break
+    return at
+
+
+def narrowed(
+    z: Tensor,
+    start: Tensor,
+    find: Callable[[Tensor, Tensor], Tensor],
+    edge: Callable[[Tensor], Tensor],
+    long: int = LONG,
+) -> Tensor:
+    """``find(z, start)``, for long rows on the few entries that can matter.
+
+    The root of a part of the row is a bound for the root of the row, so it serves as a start, and entries below its
+    ``edge`` are out. The part is the maxima of blocks: they hold nearly all of the largest entries.
+    """
+    n = z.shape[-1]
+    if n >= long and z.numel():
+        block = 64 if n >= LONG else 16
+        start = find(z[..., : n // block * block].unflatten(-1, (-1, block)).amax(-1), start)
+        z = largest(z, int((z > edge(start)).sum(-1).amax()))
+    return find(z, start)
+
+
+def largest(z: Tensor, count: int) -> Tensor:
+    """The ``count`` largest entries of each row, or the rows as they are if that would not spare much."""
+    return z if count > z.shape[-1] // 4 else z.topk(max(count, 1), sorted=False).values

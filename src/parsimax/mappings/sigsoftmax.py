@@ -1,0 +1,44 @@
+"""sigsoftmax: softmax of a bent score, which breaks the low rank of a linear output layer."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from .apply import apply, unshifted
+from .rows import Solve
+from .softmax import softmax_rows
+
+
+@unshifted
+def sigsoftmax_rows(z: Tensor, live: Tensor, *, solve: Solve) -> Tensor:
+    return softmax_rows(z + F.logsigmoid(z), live, solve=solve)
+
+
+def sigsoftmax(
+    scores: Tensor, dim: int = -1, *, mask: Tensor | None = None, dtype: torch.dtype | None = None
+) -> Tensor:
+    r"""Sigsoftmax: softmax weighted by the sigmoid of each score.
+
+    .. math:: p_i \propto \exp(z_i) \, \sigma(z_i)
+
+    Args:
+        scores: any shape, floating point; -inf forbids an entry.
+        dim: the dimension that sums to 1.
+        mask: boolean, broadcastable to ``scores``; True = may be chosen.
+        dtype: what the scores are cast to first, and the dtype of the result.
+
+    Returns:
+        Probabilities of the shape of ``scores``; dense.
+
+    Example:
+        >>> import torch, parsimax
+        >>> parsimax.sigsoftmax(torch.tensor([1.0, 0.0, -1.0]))
+        tensor([0.7684, 0.1933, 0.0383])
+
+    Not shift invariant, unlike its siblings: far above 0 it is :func:`softmax` of z, far below softmax of 2z.
+
+    Reference: Kanai, Fujiwara, Yamanaka and Adachi, Sigsoftmax, NeurIPS 2018.
+    """
+    return apply(sigsoftmax_rows, scores, dim=dim, mask=mask, dtype=dtype, where="sigsoftmax")

@@ -1,0 +1,50 @@
+"""softmax: the dense end of the family."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from .apply import apply
+from .rows import Solve
+
+
+def softmax_rows(z: Tensor, live: Tensor, *, solve: Solve) -> Tensor:
+    return torch.softmax(z.masked_fill(~live, -math.inf), -1)
+
+
+def softmax_conjugate(z: Tensor, live: Tensor, *, solve: Solve) -> Tensor:
+    return z.masked_fill(~live, -math.inf).logsumexp(-1, keepdim=True)
+
+
+def shannon(p: Tensor) -> Tensor:
+    """-sum p log p."""
+    some = torch.where(p > 0, p, 1)
+    return -(p * some.log()).sum(-1, keepdim=True)
+
+
+def softmax(scores: Tensor, dim: int = -1, *, mask: Tensor | None = None, dtype: torch.dtype | None = None) -> Tensor:
+    r"""Softmax with a mask, and zeros instead of NaN where nothing is allowed.
+
+    .. math:: p_i = \exp(z_i) / \sum_j \exp(z_j)
+
+    Args:
+        scores: any shape, floating point; -inf forbids an entry.
+        dim: the dimension that sums to 1.
+        mask: boolean, broadcastable to ``scores``; True = may be chosen.
+        dtype: what the scores are cast to first, and the dtype of the result.
+
+    Returns:
+        Probabilities of the shape of ``scores``.
+
+    Example:
+        >>> import torch, parsimax
+        >>> parsimax.softmax(torch.tensor([1.0, 0.0, 2.0]), mask=torch.tensor([True, True, False]))
+        tensor([0.7311, 0.2689, 0.0000])
+
+    It is :func:`entmax` at α = 1, and what the sparse mappings are compared with. ``torch.softmax`` differs in one
+    point: it has no mask, and gives NaN for a row of -inf.
+    """
+    return apply(softmax_rows, scores, dim=dim, mask=mask, dtype=dtype, where="softmax")

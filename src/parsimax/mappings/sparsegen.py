@@ -1,0 +1,68 @@
+"""sparsegen-lin: sparsemax with a dial for its sparsity."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from .._arguments import Interval
+from .apply import Parameter, apply
+from .rows import Solve
+from .sparsemax import gini, sparsemax_rows
+
+DOMAIN = Interval(-math.inf, 1, closed_low=False, closed_high=False)
+
+
+def sparsegen_rows(z: Tensor, live: Tensor, lam: Tensor, *, solve: Solve) -> Tensor:
+    return sparsemax_rows(z / (1 - lam), live, solve=solve)
+
+
+def sparsegen_entropy(p: Tensor, lam: Tensor) -> Tensor:
+    """(1 - λ) sum p (1 - p) / 2."""
+    return (1 - lam) * gini(p)
+
+
+def sparsegen_conjugate(z: Tensor, live: Tensor, lam: Tensor, *, solve: Solve) -> Tensor:
+    p = sparsegen_rows(z, live, lam, solve=solve)
+    return (p * z).sum(-1, keepdim=True) + sparsegen_entropy(p, lam)
+
+
+def sparsegen(
+    scores: Tensor,
+    lam: float | Tensor,
+    dim: int = -1,
+    *,
+    mask: Tensor | None = None,
+    dtype: torch.dtype | None = None,
+) -> Tensor:
+    r"""Sparsegen-lin: sparsemax that rewards (λ > 0) or punishes (λ < 0) a large norm of p.
+
+    .. math::
+        p = \operatorname{argmin}_{p \in \Delta} \|p - z\|^2 - \lambda \|p\|^2
+          = \operatorname{sparsemax}(z / (1 - \lambda))
+
+    Args:
+        scores: any shape, floating point; -inf forbids an entry.
+        lam: λ < 1; towards 1 the answer is one-hot, towards -∞ uniform. A float, or a tensor that is 0-dim or
+            broadcasts to ``scores`` with size 1 along ``dim``; differentiable. A row whose λ is outside is NaN.
+        dim: the dimension that sums to 1.
+        mask: boolean, broadcastable to ``scores``; True = may be chosen.
+        dtype: what the scores are cast to first, and the dtype of the result.
+
+    Returns:
+        Probabilities of the shape of ``scores``, with exact zeros.
+
+    Example:
+        >>> import torch, parsimax
+        >>> parsimax.sparsegen(torch.tensor([1.0, 0.5, -1.0]), 0.25)
+        tensor([0.8333, 0.1667, 0.0000])
+
+    λ = 0 is :func:`sparsemax`; :func:`sparsehourglass` chooses the scale by the scores.
+
+    Reference: Laha et al., On Controllable Sparse Alternatives to Softmax, NeurIPS 2018.
+    """
+    return apply(
+        sparsegen_rows, scores, Parameter("lam", lam, DOMAIN), dim=dim, mask=mask, dtype=dtype, where="sparsegen"
+    )

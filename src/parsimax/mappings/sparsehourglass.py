@@ -1,0 +1,64 @@
+"""sparsehourglass: sparsemax of scores scaled by their own sum."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from .._arguments import Interval
+from .apply import Parameter, apply, unshifted
+from .rows import Solve
+from .sparsemax import sparsemax_rows
+from .tsoftmax import from_top
+
+DOMAIN = Interval(0, math.inf, closed_low=False, closed_high=False)
+
+
+def hourglass_scale(z: Tensor, live: Tensor, q: Tensor) -> Tensor:
+    """a = (1 + Kq) / (|sum z| + Kq) over the K live entries."""
+    kq = live.sum(-1, keepdim=True) * q
+    return (1 + kq) / (torch.where(live, z, 0).sum(-1, keepdim=True).abs() + kq)
+
+
+@unshifted
+def sparsehourglass_rows(z: Tensor, live: Tensor, q: Tensor, *, solve: Solve) -> Tensor:
+    return sparsemax_rows(hourglass_scale(z, live, q) * from_top(z, live), live, solve=solve)
+
+
+def sparsehourglass(
+    scores: Tensor,
+    q: float | Tensor = 10.0,
+    dim: int = -1,
+    *,
+    mask: Tensor | None = None,
+    dtype: torch.dtype | None = None,
+) -> Tensor:
+    r"""Sparsehourglass: sparsemax that trades shift invariance for invariance to scale.
+
+    .. math:: p = \operatorname{sparsemax}(a z), \qquad a = \frac{1 + K q}{|\sum_i z_i| + K q}
+
+    Args:
+        scores: any shape, floating point; -inf forbids an entry. K counts the allowed entries.
+        q: in (0, ∞); small q is nearly scale invariant, large q is :func:`sparsemax`. A float, or a tensor that is
+            0-dim or broadcasts to ``scores`` with size 1 along ``dim``; differentiable. A row whose q is outside is
+            NaN.
+        dim: the dimension that sums to 1.
+        mask: boolean, broadcastable to ``scores``; True = may be chosen.
+        dtype: what the scores are cast to first, and the dtype of the result.
+
+    Returns:
+        Probabilities of the shape of ``scores``, with exact zeros.
+
+    Example:
+        >>> import torch, parsimax
+        >>> parsimax.sparsehourglass(torch.tensor([4.0, 3.5, 1.0]), 1.0)
+        tensor([0.5870, 0.4130, 0.0000])
+
+    Not shift invariant, unlike its siblings.
+
+    Reference: Laha et al., On Controllable Sparse Alternatives to Softmax, NeurIPS 2018.
+    """
+    parameter = Parameter("q", q, DOMAIN)
+    return apply(sparsehourglass_rows, scores, parameter, dim=dim, mask=mask, dtype=dtype, where="sparsehourglass")

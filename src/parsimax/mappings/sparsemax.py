@@ -1,0 +1,69 @@
+"""sparsemax: the Euclidean projection onto the simplex."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from .apply import apply
+from .rows import Solve
+from .search import ascend, narrowed, search
+
+
+@search()
+def sparsemax_root(z: Tensor) -> Tensor:
+    """tau with sum relu(z - tau) = 1. The sum is convex and decreasing, and at -1 the largest entry alone gives 1."""
+
+    def find(z: Tensor, start: Tensor) -> Tensor:
+        def step(tau: Tensor) -> Tensor:
+            over = (z - tau).clamp_(min=0)
+            return (over.sum(-1, keepdim=True) - 1) / over.count_nonzero(-1).unsqueeze(-1)
+
+        return ascend(step, start, 1e-15)
+
+    return narrowed(z, torch.full_like(z[..., :1], -1), find, edge=lambda tau: tau)
+
+
+def sparsemax_rows(z: Tensor, live: Tensor, *, solve: Solve) -> Tensor:
+    tau = solve(sparsemax_root, z.masked_fill(~live, -math.inf))
+    on = live & (z > tau)
+    tau = (torch.where(on, z, 0).sum(-1, keepdim=True) - 1) / on.sum(-1, keepdim=True)
+    return torch.where(on, z - tau, 0).clamp(min=0)
+
+
+def gini(p: Tensor) -> Tensor:
+    """sum p (1 - p) / 2."""
+    return (p * (1 - p)).sum(-1, keepdim=True) / 2
+
+
+def sparsemax_conjugate(z: Tensor, live: Tensor, *, solve: Solve) -> Tensor:
+    p = sparsemax_rows(z, live, solve=solve)
+    return (p * z).sum(-1, keepdim=True) + gini(p)
+
+
+def sparsemax(scores: Tensor, dim: int = -1, *, mask: Tensor | None = None, dtype: torch.dtype | None = None) -> Tensor:
+    r"""Sparsemax: the point of the simplex that is nearest to the scores.
+
+    .. math:: p = \operatorname{argmin}_{p \in \Delta} \|p - z\|^2 = [z - \tau]_+, \qquad \tau: \sum_i p_i = 1
+
+    Args:
+        scores: any shape, floating point; -inf forbids an entry.
+        dim: the dimension that sums to 1.
+        mask: boolean, broadcastable to ``scores``; True = may be chosen.
+        dtype: what the scores are cast to first, and the dtype of the result.
+
+    Returns:
+        Probabilities of the shape of ``scores``, with exact zeros.
+
+    Example:
+        >>> import torch, parsimax
+        >>> parsimax.sparsemax(torch.tensor([1.0, 0.5, -1.0]))
+        tensor([0.7500, 0.2500, 0.0000])
+
+    It is :func:`entmax` at α = 2: sparser than :func:`entmax15`. Entries that trail the largest by 1 or more get 0.
+
+    Reference: Martins and Astudillo, From Softmax to Sparsemax, ICML 2016.
+    """
+    return apply(sparsemax_rows, scores, dim=dim, mask=mask, dtype=dtype, where="sparsemax")
