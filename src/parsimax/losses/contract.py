@@ -1,0 +1,187 @@
+"""The contract of ``F.cross_entropy``, for any conjugate in the place of logsumexp.
+
+With ℓ_c = Ω*(z) - z_c in the place of -log p_c, layouts, target kinds, weights, smoothing, ignored targets and
+reductions combine the ℓ_c exactly as cross-entropy does. A term with coefficient 0 is 0, never 0·∞.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from .._arguments import Interval, check_number, check_scores
+from ..mappings.apply import Clean, Parameter, as_tensor, clean, inside
+from ..mappings.rows import Formula, Solve, Traced, evaluate, is_plain, work_dtype
+
+REDUCTIONS = ("mean", "sum", "none")
+
+
+@dataclass(frozen=True)
+class Options:
+    """The options of ``F.cross_entropy``, checked."""
+
+    weight: Tensor | None
+    ignore_index: int
+    reduction: str
+    label_smoothing: float
+    where: str
+
+    def __post_init__(self) -> None:
+        if self.reduction not in REDUCTIONS:
+            raise ValueError(f"{self.where}: reduction must be one of {', '.join(REDUCTIONS)}, got {self.reduction!r}")
+        check_number(self.label_smoothing, Interval(0, 1), "label_smoothing", self.where)
+
+
+@dataclass(frozen=True)
+class Bound:
+    """A conjugate with its parameter, its domain, and the entropy of the target if that is to be kept."""
+
+    conjugate: Formula
+    parameters: tuple[Parameter, ...] = ()
+    entropy: Callable[..., Tensor] | None = None
+
+
+def class_dim(scores: Tensor) -> int:
+    return 0 if scores.dim() == 1 else 1
+
+
+def is_soft(scores: Tensor, target: Tensor, where: str) -> bool:
+    """Whether the target holds probabilities; an error if it fits neither kind."""
+    if not isinstance(target, Tensor):
+        raise TypeError(f"{where}: target must be a torch.Tensor, got {type(target).__name__}")
+    dim = class_dim(scores)
+    indices = tuple(scores.shape[:dim]) + tuple(scores.shape[dim + 1 :])
+    if target.is_floating_point() and target.shape == scores.shape:
+        return True
+    if target.is_floating_point() or target.is_complex() or target.dtype == torch.bool:
+        raise TypeError(
+            f"{where}: target must be class indices (an integer tensor of shape {indices}) or probabilities "
+            f"(floating point, of shape {tuple(scores.shape)}), got {target.dtype} of shape {tuple(target.shape)}"
+        )
+    if tuple(target.shape) != indices:
+        raise ValueError(
+            f"{where}: for scores of shape {tuple(scores.shape)} class indices must have shape {indices}, "
+            f"got {tuple(target.shape)}"
+        )
+    return False
+
+
+def check_class_weight(weight: Tensor | None, classes: int, where: str) -> None:
+    if weight is not None and tuple(weight.shape) != (classes,):
+        raise ValueError(f"{where}: weight must have shape ({classes},), one per class, got {tuple(weight.shape)}")
+
+
+def check_targets(target: Tensor, classes: int, ignore_index: int, where: str) -> None:
+    """Values are only read where that costs nothing: on the CPU, outside of compiled and transformed code."""
+    if target.device.type != "cpu" or not is_plain(target):
+        return
+    bad = ((target < 0) | (target >= classes)) & (target != ignore_index)
+    if bad.any():
+        raise IndexError(f"{where}: target {target[bad][0].item()} is out of bounds for {classes} classes")
+
+
+def loss_dtype(scores: Tensor) -> torch.dtype:
+    """What ``F.cross_entropy`` would return there."""
+    if torch.is_autocast_enabled(scores.device.type):
+        one = torch.zeros(1, 1, dtype=scores.dtype, device=scores.device)
+        return F.cross_entropy(one, torch.zeros(1, dtype=torch.long, device=scores.device)).dtype
+    return scores.dtype
+
+
+def _omega(bound: Bound, rows: Clean, raw: tuple[Tensor, ...], solve: Solve) -> tuple[Tensor, list[Tensor]]:
+    """Ω*(z), NaN where the row or its parameter is, and the parameters in the working precision."""
+    broken, values = rows.broken, []
+    for value, parameter in zip(raw, bound.parameters, strict=True):
+        good, bad = inside(value, parameter.domain, 1.0 if 1.0 in parameter.domain else 0.5 * parameter.domain.high)
+        broken = broken | bad
+        values.append(good)
+    omega = bound.conjugate(rows.z, rows.live, *values, solve=solve)
+    return omega * torch.where(broken, math.nan, 1.0), values
+
+
+def _linear(rows: Clean, x: Tensor, coefficient: Tensor) -> Tensor:
+    """sum_c coefficient_c z_c, where a forbidden class counts only if its coefficient is not 0."""
+    counts = rows.allowed | (coefficient != 0)
+    return torch.where(counts, coefficient * (x.to(rows.z.dtype) - rows.top), 0).sum(-1, keepdim=True)
+
+
+def hard_rows(bound: Bound, smoothing: float, x: Tensor, *rest: Tensor, solve: Solve) -> Tensor:
+    """Losses of rows with a class index: rest is (parameters…, index, keep, class weight)."""
+    *raw, index, keep, weight = rest
+    rows = clean(x, traced=isinstance(solve, Traced))
+    omega, values = _omega(bound, rows, tuple(raw), solve)
+    n = x.shape[-1]
+    weight = weight.to(omega.dtype)
+    scale = weight.expand(*index.shape[:-1], n).gather(-1, index)
+    own = omega - (x.gather(-1, index).to(omega.dtype) - rows.top)
+    loss = torch.where(scale != 0, scale * own, 0)
+    if smoothing and bound.entropy is None:
+        spread = weight.sum(-1, keepdim=True) * omega - _linear(rows, x, weight)
+        loss = (1 - smoothing) * loss + smoothing / n * spread
+    elif smoothing and bound.entropy is not None:
+        target = torch.full_like(rows.z, smoothing / n).scatter_add(
+            -1, index, torch.full_like(omega, 1 - smoothing).expand(index.shape)
+        )
+        loss = scale * (omega - _linear(rows, x, target) - bound.entropy(target, *values))
+    return torch.where(keep, loss, 0)
+
+
+def soft_rows(bound: Bound, smoothing: float, x: Tensor, *rest: Tensor, solve: Solve) -> Tensor:
+    """Losses of rows with target probabilities: rest is (parameters…, probabilities, class weight)."""
+    *raw, target, weight = rest
+    rows = clean(x, traced=isinstance(solve, Traced))
+    omega, values = _omega(bound, rows, tuple(raw), solve)
+    target = target.to(omega.dtype)
+    if smoothing:
+        target = (1 - smoothing) * target + smoothing / x.shape[-1]
+    coefficient = target * weight.to(omega.dtype)
+    total = coefficient.sum(-1, keepdim=True)
+    loss = torch.where(total != 0, total * omega, 0) - _linear(rows, x, coefficient)
+    return loss if bound.entropy is None else loss - bound.entropy(target, *values)
+
+
+def classification_loss(bound: Bound, scores: Tensor, target: Tensor, options: Options) -> Tensor:
+    """The loss over the class dimension of ``scores``, reduced."""
+    where = options.where
+    check_scores(scores, None, where)
+    dim = class_dim(scores)
+    x = scores.movedim(dim, -1)
+    classes = x.shape[-1]
+    soft = is_soft(scores, target, where)
+    check_class_weight(options.weight, classes, where)
+    work = work_dtype(scores.device)
+    weight = torch.ones(classes, dtype=work, device=scores.device) if options.weight is None else options.weight
+    weight = weight.reshape((1,) * (x.dim() - 1) + (classes,))
+    raw = [as_tensor(p, scores, dim, where) for p in bound.parameters]
+    out = loss_dtype(scores)
+    run = partial(evaluate, width=1, dtype=work)
+    if soft:
+        rows = partial(soft_rows, bound, options.label_smoothing)
+        loss = run(rows, x, *raw, target.movedim(dim, -1), weight).squeeze(-1)
+        count: Tensor | None = None
+    else:
+        check_targets(target, classes, options.ignore_index, where)
+        keep = (target != options.ignore_index).unsqueeze(-1)
+        index = torch.where(keep, target.unsqueeze(-1).long(), 0)
+        rows = partial(hard_rows, bound, options.label_smoothing)
+        loss = run(rows, x, *raw, index, keep, weight).squeeze(-1)
+        own = (
+            weight.to(work).expand(*index.shape[:-1], classes).gather(-1, index) if options.weight is not None else 1.0
+        )
+        count = torch.where(keep, own, 0.0).sum()
+    return reduced(loss, count, options.reduction).to(out)
+
+
+def reduced(loss: Tensor, count: Tensor | None, reduction: str) -> Tensor:
+    """``count`` is what a mean divides by, the number of rows if None."""
+    if reduction == "none":
+        return loss
+    if reduction == "sum":
+        return loss.sum()
+    return loss.mean() if count is None else loss.sum() / count

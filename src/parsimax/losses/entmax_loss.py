@@ -1,0 +1,151 @@
+"""The Fenchel–Young losses of the entmax family, in the place of cross-entropy."""
+
+from __future__ import annotations
+
+import math
+
+from torch import Tensor
+
+from .._arguments import Interval
+from ..mappings.apply import Parameter
+from ..mappings.entmax import argmax_rows, entmax_conjugate
+from ..mappings.entmax15 import entmax15_conjugate
+from ..mappings.rows import Solve
+from ..mappings.softmax import softmax_conjugate
+from ..mappings.sparsemax import sparsemax_conjugate
+from .contract import Bound, Options, classification_loss
+
+DOMAIN = Interval(0, math.inf, closed_low=False)
+
+
+def _largest(z: Tensor, live: Tensor, *, solve: Solve) -> Tensor:
+    """The conjugate at α = infinity: the maximum, whose gradient is uniform over ties."""
+    return (argmax_rows(z, live, solve=solve).detach() * z).sum(-1, keepdim=True)
+
+
+SPECIAL = {1.0: softmax_conjugate, 1.5: entmax15_conjugate, 2.0: sparsemax_conjugate, math.inf: _largest}
+
+
+def bind(alpha: float | Tensor) -> Bound:
+    if isinstance(alpha, (int, float)) and not isinstance(alpha, bool) and alpha in SPECIAL:
+        return Bound(SPECIAL[float(alpha)])
+    return Bound(entmax_conjugate, (Parameter("alpha", alpha, DOMAIN),))
+
+
+def entmax_loss(
+    scores: Tensor,
+    target: Tensor,
+    alpha: float | Tensor = 1.5,
+    *,
+    weight: Tensor | None = None,
+    ignore_index: int = -100,
+    reduction: str = "mean",
+    label_smoothing: float = 0.0,
+) -> Tensor:
+    r"""The α-entmax loss, with the contract of ``F.cross_entropy``.
+
+    .. math:: \ell_c(z) = \Omega_\alpha^*(z) - z_c = \max_{p \in \Delta} \big( p \cdot z + H_\alpha(p) \big) - z_c,
+              \qquad \nabla_z \ell_c = \operatorname{entmax}_\alpha(z) - e_c
+
+    It is 0 exactly when the score of the right class leads all others by the margin 1/(α-1). ``weight``,
+    ``label_smoothing``, target probabilities, ignored targets and reductions combine the :math:`\ell_c` exactly as
+    cross-entropy combines the -log p_c, so at α = 1 it is cross-entropy. For target probabilities the constant Ω(q) is
+    left out, as cross-entropy leaves out the entropy of the target; :func:`fenchel_young_loss` keeps it.
+
+    Args:
+        scores: (C), (N, C) or (N, C, d1, …), floating point. -inf on a wrong class leaves the loss finite; on the right
+            class it is inf.
+        target: class indices of the shape of ``scores`` without C, or probabilities of the shape of ``scores``.
+        alpha: in (0, ∞]; a float, or a tensor that is 0-dim or broadcasts to ``scores`` with size 1 along C;
+            differentiable.
+        weight: (C), one per class.
+        ignore_index: a target to skip; it counts neither in the sum nor in the mean.
+        reduction: "mean" (weighted, as cross-entropy has it), "sum" or "none".
+        label_smoothing: in [0, 1], the share of the target that is spread over all classes.
+
+    Returns:
+        A scalar, or for "none" one loss per target.
+
+    Example:
+        >>> import torch, parsimax
+        >>> scores = torch.tensor([[2.0, 0.5, 0.0], [0.0, 3.0, 0.0]])
+        >>> parsimax.entmax_loss(scores, torch.tensor([0, 1]), reduction="none")
+        tensor([0.0088, 0.0000])
+
+    :func:`sparsemax_loss` and :func:`entmax15_loss` are α = 2 and 1.5; :func:`linear_entmax_loss` has the layer in it.
+
+    Reference: Blondel, Martins and Niculae, Learning with Fenchel-Young Losses, JMLR 2020; Peters, Niculae and Martins,
+    ACL 2019.
+    """
+    options = Options(weight, ignore_index, reduction, label_smoothing, "entmax_loss")
+    return classification_loss(bind(alpha), scores, target, options)
+
+
+def sparsemax_loss(
+    scores: Tensor,
+    target: Tensor,
+    *,
+    weight: Tensor | None = None,
+    ignore_index: int = -100,
+    reduction: str = "mean",
+    label_smoothing: float = 0.0,
+) -> Tensor:
+    r"""The sparsemax loss: :func:`entmax_loss` at α = 2, zero from a margin of 1 on.
+
+    .. math:: \ell_c(z) = \max_{p \in \Delta} \big( p \cdot z + \tfrac12 (1 - \|p\|^2) \big) - z_c
+
+    Args:
+        scores: (C), (N, C) or (N, C, d1, …), floating point.
+        target: class indices of the shape of ``scores`` without C, or probabilities of the shape of ``scores``.
+        weight: (C), one per class.
+        ignore_index: a target to skip.
+        reduction: "mean", "sum" or "none".
+        label_smoothing: in [0, 1].
+
+    Returns:
+        A scalar, or for "none" one loss per target.
+
+    Example:
+        >>> import torch, parsimax
+        >>> parsimax.sparsemax_loss(torch.tensor([[1.0, 0.5, 0.0]]), torch.tensor([0]))
+        tensor(0.0625)
+
+    Reference: Martins and Astudillo, From Softmax to Sparsemax, ICML 2016.
+    """
+    options = Options(weight, ignore_index, reduction, label_smoothing, "sparsemax_loss")
+    return classification_loss(bind(2.0), scores, target, options)
+
+
+def entmax15_loss(
+    scores: Tensor,
+    target: Tensor,
+    *,
+    weight: Tensor | None = None,
+    ignore_index: int = -100,
+    reduction: str = "mean",
+    label_smoothing: float = 0.0,
+) -> Tensor:
+    r"""The 1.5-entmax loss: :func:`entmax_loss` at α = 1.5, zero from a margin of 2 on.
+
+    .. math:: \ell_c(z) = \max_{p \in \Delta} \big( p \cdot z + \tfrac43 \textstyle\sum_j (p_j - p_j^{1.5}) \big) - z_c
+
+    Args:
+        scores: (C), (N, C) or (N, C, d1, …), floating point.
+        target: class indices of the shape of ``scores`` without C, or probabilities of the shape of ``scores``.
+        weight: (C), one per class.
+        ignore_index: a target to skip.
+        reduction: "mean", "sum" or "none".
+        label_smoothing: in [0, 1].
+
+    Returns:
+        A scalar, or for "none" one loss per target.
+
+    Example:
+        >>> import torch, parsimax
+        >>> parsimax.entmax15_loss(torch.tensor([[1.0, 0.5, 0.0]]), torch.tensor([0]))
+        tensor(0.2033)
+
+    Reference: Peters, Niculae and Martins, Sparse Sequence-to-Sequence Models, ACL 2019.
+    """
+    options = Options(weight, ignore_index, reduction, label_smoothing, "entmax15_loss")
+    return classification_loss(bind(1.5), scores, target, options)

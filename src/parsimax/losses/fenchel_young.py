@@ -1,0 +1,101 @@
+"""The Fenchel–Young loss of any mapping that has an entropy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from torch import Tensor
+
+from ..mappings.apply import Parameter
+from ..mappings.modules import MappingModule
+from ..mappings.registry import REGISTRY, Entry, find
+from .contract import Bound, Options, classification_loss, is_soft
+
+MappingLike = str | Callable[..., Tensor] | MappingModule
+
+
+def resolve(mapping: MappingLike, settings: dict[str, Any], where: str) -> tuple[Entry, dict[str, Any]]:
+    """The registry entry of a mapping given by name, function or module, and its settings."""
+    if isinstance(mapping, str):
+        entry = find(mapping, where)
+    elif isinstance(mapping, MappingModule):
+        entry = next(e for e in REGISTRY.values() if e.module is type(mapping))
+        settings = {**mapping.settings(), **settings}
+    else:
+        known = [e for e in REGISTRY.values() if e.function is mapping]
+        if not known:
+            raise TypeError(
+                f"{where}: mapping must be a name ({', '.join(REGISTRY)}), a mapping or its module, got {mapping!r}"
+            )
+        entry = known[0]
+    allowed = {entry.setting.name} if entry.setting else set()
+    extra = {"detach_threshold"} if entry.name == "rsoftmax" else set()
+    if unknown := set(settings) - allowed - extra:
+        raise TypeError(
+            f"{where}: {entry.name} has no setting {', '.join(sorted(unknown))}; it has {allowed or 'none'}"
+        )
+    return entry, settings
+
+
+def bind(entry: Entry, settings: dict[str, Any], where: str, *, keep_entropy: bool) -> Bound:
+    if entry.regulariser is None:
+        have = ", ".join(e.name for e in REGISTRY.values() if e.regulariser)
+        raise ValueError(
+            f"{where}: {entry.name} is no gradient of a convex function, so it has no such loss; {have} have"
+        )
+    entropy = entry.regulariser.entropy if keep_entropy else None
+    if entry.setting is None:
+        return Bound(entry.regulariser.conjugate, (), entropy)
+    value = settings.get(entry.setting.name, entry.setting.example)
+    domain = entry.regulariser.domain or entry.setting.domain
+    return Bound(entry.regulariser.conjugate, (Parameter(entry.setting.name, value, domain),), entropy)
+
+
+def fenchel_young_loss(
+    scores: Tensor,
+    target: Tensor,
+    mapping: MappingLike,
+    *,
+    weight: Tensor | None = None,
+    ignore_index: int = -100,
+    reduction: str = "mean",
+    label_smoothing: float = 0.0,
+    **settings: Any,
+) -> Tensor:
+    r"""The loss whose gradient is mapping(z) - target, for any mapping with an entropy.
+
+    .. math:: L(z; q) = \Omega^*(z) + \Omega(q) - z \cdot q \;\ge\; 0, \qquad L = 0 \iff \operatorname{mapping}(z) = q
+
+    Args:
+        scores: (C), (N, C) or (N, C, d1, …), floating point.
+        target: class indices of the shape of ``scores`` without C, or probabilities of the shape of ``scores``.
+        mapping: softmax, sparsemax, entmax15, entmax, normmax or sparsegen: the name, the function or a module.
+        weight: (C), one per class; only with class indices.
+        ignore_index: a target to skip.
+        reduction: "mean", "sum" or "none".
+        label_smoothing: in [0, 1]; the loss is then taken at the smoothed target.
+        settings: the mapping's own parameter, such as ``alpha=1.3``, differentiable. Without it the registry's example
+            value is used (α = 1.5 for entmax).
+
+    Returns:
+        A scalar, or for "none" one loss per target.
+
+    Example:
+        >>> import torch, parsimax
+        >>> scores = torch.tensor([[1.0, 0.5, 0.0]])
+        >>> target = parsimax.sparsemax(scores)
+        >>> parsimax.fenchel_young_loss(scores, target, "sparsemax")
+        tensor(0.)
+
+    :func:`entmax_loss` leaves Ω(q) out, as cross-entropy does; for class indices without smoothing both are the same.
+
+    Reference: Blondel, Martins and Niculae, Learning with Fenchel-Young Losses, JMLR 2020.
+    """
+    where = "fenchel_young_loss"
+    options = Options(weight, ignore_index, reduction, label_smoothing, where)
+    entry, settings = resolve(mapping, settings, where)
+    bound = bind(entry, settings, where, keep_entropy=True)
+    if weight is not None and is_soft(scores, target, where):
+        raise ValueError(f"{where}: weight goes with class indices only, got target probabilities")
+    return classification_loss(bound, scores, target, options)

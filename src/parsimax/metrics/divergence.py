@@ -1,0 +1,63 @@
+"""Distances between distributions that stay finite when supports differ."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from .._arguments import check_dim, check_scores
+from ..mappings.rows import work_dtype
+
+
+def _entropy(p: Tensor, dim: int) -> Tensor:
+    return -(p * torch.where(p > 0, p, 1).log()).sum(dim)
+
+
+def jensen_shannon(*distributions: Tensor, dim: int = -1, base: float = math.e) -> Tensor:
+    r"""The Jensen–Shannon divergence of two or more distributions: 0 when all agree, finite whatever their zeros.
+
+    .. math:: H\Big( \frac1K \sum_k p_k \Big) - \frac1K \sum_k H(p_k) \;\le\; \log K
+
+    Args:
+        distributions: K ≥ 2 tensors of one shape (or broadcastable), or a single one whose first dimension is K. An
+            integer tensor stands for the one-hot distributions of its class indices.
+        dim: the dimension of the distributions.
+        base: of the logarithm. ``base=K`` scales it to [0, 1], as the diversity of K attention heads is reported.
+
+    Returns:
+        The divergence, the shape without ``dim``, in the floating dtype of the arguments.
+
+    Example:
+        >>> import torch, parsimax
+        >>> p, q = torch.tensor([1.0, 0.0, 0.0]), torch.tensor([0.0, 0.5, 0.5])
+        >>> parsimax.jensen_shannon(p, q, base=2)
+        tensor(1.)
+        >>> parsimax.jensen_shannon(torch.stack([p, p, q]), base=3)
+        tensor(0.5794)
+
+    Reference: Lin, 1991; Martins, Marinho and Martins, EMNLP 2020 (one-hot targets); Correia, Niculae and Martins,
+    EMNLP 2019 (heads).
+    """
+    where = "jensen_shannon"
+    parts = list(distributions[0].unbind(0)) if len(distributions) == 1 else list(distributions)
+    if len(parts) < 2:
+        raise ValueError(f"{where}: needs at least two distributions, got {len(parts)}")
+    floating = [p for p in parts if p.is_floating_point()]
+    if not floating:
+        raise TypeError(f"{where}: at least one distribution must be floating point, got {parts[0].dtype}")
+    check_scores(floating[0], None, where)
+    dim = check_dim(dim, floating[0].dim(), where)
+    work, size = work_dtype(floating[0].device), floating[0].shape[dim]
+    wide = [_one_hot(p, size, dim, work) if not p.is_floating_point() else p.to(work) for p in parts]
+    mean = torch.stack(torch.broadcast_tensors(*wide)).mean(0)
+    apart = _entropy(mean, dim) - sum(_entropy(p, dim) for p in wide) / len(wide)
+    return (apart / math.log(base)).to(floating[0].dtype)
+
+
+def _one_hot(index: Tensor, size: int, dim: int, dtype: torch.dtype) -> Tensor:
+    at = index.long().unsqueeze(dim)
+    shape = list(at.shape)
+    shape[dim] = size
+    return torch.zeros(shape, dtype=dtype, device=index.device).scatter(dim, at, 1)
