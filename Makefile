@@ -4,12 +4,13 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.parsimax-stamp
 PYTEST_FLAGS ?= -q -n 2 --dist worksteal --durations 10
 
-.PHONY: help setup demo test lint format clean
+.PHONY: help setup demo test bench lint format clean
 
 help:
 	@echo 'make setup    make $(VENV) with torch, parsimax and the tools of a developer (once)'
 	@echo 'make demo     print and draw what every mapping does; train a small classifier'
 	@echo 'make test     ruff, mypy and pytest with doctests'
+	@echo 'make bench    the plain torch path against the entmax package, minutes on an idle machine'
 	@echo 'make lint     ruff and mypy only'
 	@echo 'make format   let ruff fix and format the code'
 	@echo 'make clean    remove $(VENV), caches and build products'
@@ -19,7 +20,7 @@ setup: $(STAMP)
 
 # torch goes first and alone: pulled in by another package it may be a CUDA build of several GB.
 # The build backend is needed beside it because the editable install runs without isolation.
-$(STAMP): pyproject.toml $(wildcard setup.py)
+$(STAMP): pyproject.toml setup.py $(wildcard src/parsimax/kernels/cpu/*)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "parsimax needs Python 3.10 or newer, not " + sys.version)'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet torch==2.13.0 || $(BIN)/python -m pip install --quiet 'torch>=2.10'
@@ -32,6 +33,9 @@ demo: setup
 
 test: lint
 	$(BIN)/python -m pytest $(PYTEST_FLAGS)
+
+bench: setup
+	$(BIN)/python benchmarks/reference.py
 
 lint: setup
 	$(BIN)/ruff check .

@@ -1,6 +1,40 @@
 """Settings shared by all tests."""
 
+import pytest
 import torch
+
+from parsimax.kernels import dispatch, library
 
 # pytest-xdist already uses the cores; threads inside each worker would only fight over them.
 torch.set_num_threads(1)
+
+# What these hold must be true of the plain torch reference and of the C++ kernels.
+ON_EVERY_KERNEL = {
+    "test_contract",
+    "test_dtypes",
+    "test_family",
+    "test_parameters",
+    "test_truth",
+    "test_peer",
+    "test_losses",
+    "test_fenchel_young",
+    "test_linear",
+}
+EAGER_MODES = {"test_gradcheck", "test_gradgradcheck"}
+
+
+def pytest_generate_tests(metafunc):
+    module, name = metafunc.module.__name__, metafunc.function.__name__
+    if module in ON_EVERY_KERNEL or (module == "test_modes" and name in EAGER_MODES):
+        if "kernels" not in metafunc.fixturenames:
+            metafunc.fixturenames.append("kernels")
+        metafunc.parametrize("kernels", ["torch", "cpu"], indirect=True)
+
+
+@pytest.fixture
+def kernels(request):
+    """Run the test with these kernels; the reference also serves what no kernel can do."""
+    if request.param == "cpu" and not library.AVAILABLE:
+        pytest.skip(library.PROBLEM)
+    with dispatch.use("torch" if request.param == "torch" else "auto"):
+        yield request.param

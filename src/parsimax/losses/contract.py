@@ -16,7 +16,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from .._arguments import Interval, check_number, check_scores
-from ..mappings.apply import Clean, Parameter, as_tensor, clean, inside
+from ..kernels import dispatch
+from ..kernels.losses import row_losses
+from ..mappings.apply import Clean, Parameter, as_tensor, clean, inside, poisoned
 from ..mappings.rows import Formula, Solve, Traced, evaluate, is_plain, work_dtype
 
 REDUCTIONS = ("mean", "sum", "none")
@@ -40,11 +42,12 @@ class Options:
 
 @dataclass(frozen=True)
 class Bound:
-    """A conjugate with its parameter, its domain, and the entropy of the target if that is to be kept."""
+    """A conjugate with its parameter, and the entropy of the target if that is to be kept."""
 
     conjugate: Formula
     parameters: tuple[Parameter, ...] = ()
     entropy: Callable[..., Tensor] | None = None
+    alpha: float | None = None  # of the entmax family, which has a kernel; NaN stands for the parameter
 
 
 def class_dim(scores: Tensor) -> int:
@@ -88,21 +91,26 @@ def check_targets(target: Tensor, classes: int, ignore_index: int, where: str) -
 
 def loss_dtype(scores: Tensor) -> torch.dtype:
     """What ``F.cross_entropy`` would return there."""
-    if torch.is_autocast_enabled(scores.device.type):
+    if not scores.is_meta and torch.is_autocast_enabled(scores.device.type):
         one = torch.zeros(1, 1, dtype=scores.dtype, device=scores.device)
         return F.cross_entropy(one, torch.zeros(1, dtype=torch.long, device=scores.device)).dtype
     return scores.dtype
 
 
-def _omega(bound: Bound, rows: Clean, raw: tuple[Tensor, ...], solve: Solve) -> tuple[Tensor, list[Tensor]]:
-    """Ω*(z), NaN where the row or its parameter is, and the parameters in the working precision."""
+def conjugate_rows(
+    bound: Bound, x: Tensor, rows: Clean, raw: tuple[Tensor, ...], keep: Tensor | None, solve: Solve
+) -> tuple[Tensor, list[Tensor]]:
+    """Ω*(z), NaN where a row that counts or its parameter is, and the parameters in the working precision."""
     broken, values = rows.broken, []
     for value, parameter in zip(raw, bound.parameters, strict=True):
         good, bad = inside(value, parameter.domain, 1.0 if 1.0 in parameter.domain else 0.5 * parameter.domain.high)
         broken = broken | bad
         values.append(good)
     omega = bound.conjugate(rows.z, rows.live, *values, solve=solve)
-    return omega * torch.where(broken, math.nan, 1.0), values
+    broken = broken if keep is None else broken & keep
+    if isinstance(solve, Traced) or broken.any():
+        omega = poisoned(omega, x.to(omega.dtype), broken)
+    return omega, values
 
 
 def _linear(rows: Clean, x: Tensor, coefficient: Tensor) -> Tensor:
@@ -115,7 +123,7 @@ def hard_rows(bound: Bound, smoothing: float, x: Tensor, *rest: Tensor, solve: S
     """Losses of rows with a class index: rest is (parameters…, index, keep, class weight)."""
     *raw, index, keep, weight = rest
     rows = clean(x, traced=isinstance(solve, Traced))
-    omega, values = _omega(bound, rows, tuple(raw), solve)
+    omega, values = conjugate_rows(bound, x, rows, tuple(raw), keep, solve)
     n = x.shape[-1]
     weight = weight.to(omega.dtype)
     scale = weight.expand(*index.shape[:-1], n).gather(-1, index)
@@ -136,7 +144,7 @@ def soft_rows(bound: Bound, smoothing: float, x: Tensor, *rest: Tensor, solve: S
     """Losses of rows with target probabilities: rest is (parameters…, probabilities, class weight)."""
     *raw, target, weight = rest
     rows = clean(x, traced=isinstance(solve, Traced))
-    omega, values = _omega(bound, rows, tuple(raw), solve)
+    omega, values = conjugate_rows(bound, x, rows, tuple(raw), None, solve)
     target = target.to(omega.dtype)
     if smoothing:
         target = (1 - smoothing) * target + smoothing / x.shape[-1]
@@ -170,12 +178,38 @@ def classification_loss(bound: Bound, scores: Tensor, target: Tensor, options: O
         keep = (target != options.ignore_index).unsqueeze(-1)
         index = torch.where(keep, target.unsqueeze(-1).long(), 0)
         rows = partial(hard_rows, bound, options.label_smoothing)
-        loss = run(rows, x, *raw, index, keep, weight).squeeze(-1)
+        if (
+            bound.alpha is not None
+            and not options.label_smoothing
+            and is_plain(x, *raw)
+            and dispatch.cpu(where, x, *raw)
+        ):
+            loss = _by_kernel(bound, x, raw, index, keep)
+            if options.weight is not None:
+                scale = weight.to(work).expand(*index.shape[:-1], classes).gather(-1, index).squeeze(-1)
+                loss = torch.where(scale != 0, scale * loss, 0)
+        else:
+            loss = run(rows, x, *raw, index, keep, weight).squeeze(-1)
         own = (
             weight.to(work).expand(*index.shape[:-1], classes).gather(-1, index) if options.weight is not None else 1.0
         )
         count = torch.where(keep, own, 0.0).sum()
     return reduced(loss, count, options.reduction).to(out)
+
+
+def _by_kernel(bound: Bound, x: Tensor, raw: list[Tensor], index: Tensor, keep: Tensor) -> Tensor:
+    """Unweighted losses of rows."""
+    x = x.contiguous()
+    alone = torch.ones((1,) * x.dim(), dtype=work_dtype(x.device)).expand((1,) * (x.dim() - 1) + x.shape[-1:])
+
+    def whole(x: Tensor, alpha: Tensor | None) -> Tensor:
+        raw = () if alpha is None else (alpha,)
+        return hard_rows(bound, 0.0, x, *raw, index, keep, alone, solve=Traced()).squeeze(-1)
+
+    target = torch.where(keep, index, -1).squeeze(-1)
+    assert bound.alpha is not None
+    fixed = 0.0 if math.isnan(bound.alpha) else bound.alpha
+    return row_losses(x, target.contiguous(), raw[0] if raw else None, fixed, whole).to(work_dtype(x.device))
 
 
 def reduced(loss: Tensor, count: Tensor | None, reduction: str) -> Tensor:

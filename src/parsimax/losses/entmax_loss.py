@@ -28,8 +28,8 @@ SPECIAL = {1.0: softmax_conjugate, 1.5: entmax15_conjugate, 2.0: sparsemax_conju
 
 def bind(alpha: float | Tensor) -> Bound:
     if isinstance(alpha, (int, float)) and not isinstance(alpha, bool) and alpha in SPECIAL:
-        return Bound(SPECIAL[float(alpha)])
-    return Bound(entmax_conjugate, (Parameter("alpha", alpha, DOMAIN),))
+        return Bound(SPECIAL[float(alpha)], alpha=float(alpha))
+    return Bound(entmax_conjugate, (Parameter("alpha", alpha, DOMAIN),), alpha=math.nan)
 
 
 def entmax_loss(

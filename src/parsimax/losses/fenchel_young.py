@@ -2,40 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from torch import Tensor
 
 from ..mappings.apply import Parameter
-from ..mappings.modules import MappingModule
-from ..mappings.registry import REGISTRY, Entry, find
+from ..mappings.registry import REGISTRY, Entry, MappingLike, resolve
 from .contract import Bound, Options, classification_loss, is_soft
-
-MappingLike = str | Callable[..., Tensor] | MappingModule
-
-
-def resolve(mapping: MappingLike, settings: dict[str, Any], where: str) -> tuple[Entry, dict[str, Any]]:
-    """The registry entry of a mapping given by name, function or module, and its settings."""
-    if isinstance(mapping, str):
-        entry = find(mapping, where)
-    elif isinstance(mapping, MappingModule):
-        entry = next(e for e in REGISTRY.values() if e.module is type(mapping))
-        settings = {**mapping.settings(), **settings}
-    else:
-        known = [e for e in REGISTRY.values() if e.function is mapping]
-        if not known:
-            raise TypeError(
-                f"{where}: mapping must be a name ({', '.join(REGISTRY)}), a mapping or its module, got {mapping!r}"
-            )
-        entry = known[0]
-    allowed = {entry.setting.name} if entry.setting else set()
-    extra = {"detach_threshold"} if entry.name == "rsoftmax" else set()
-    if unknown := set(settings) - allowed - extra:
-        raise TypeError(
-            f"{where}: {entry.name} has no setting {', '.join(sorted(unknown))}; it has {allowed or 'none'}"
-        )
-    return entry, settings
 
 
 def bind(entry: Entry, settings: dict[str, Any], where: str, *, keep_entropy: bool) -> Bound:

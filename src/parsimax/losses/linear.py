@@ -23,9 +23,9 @@ from ..mappings.rows import Solve, Traced, evaluate, is_plain, work_dtype
 from .contract import (
     Bound,
     Options,
-    _omega,
     check_class_weight,
     check_targets,
+    conjugate_rows,
     hard_rows,
     loss_dtype,
     reduced,
@@ -62,7 +62,7 @@ def _support_rows(bound: Bound, smoothing: float, x: Tensor, *rest: Tensor, solv
     """The part of a smoothed loss whose gradient is sparse: all but -(smoothing/n) sum_c weight_c logit_c."""
     *raw, index, keep, weight = rest
     rows = clean(x, traced=isinstance(solve, Traced))
-    omega, _ = _omega(bound, rows, tuple(raw), solve)
+    omega, _ = conjugate_rows(bound, x, rows, tuple(raw), keep, solve)
     weight = weight.to(omega.dtype)
     scale = weight.expand(*index.shape[:-1], x.shape[-1]).gather(-1, index)
     own = omega - (x.gather(-1, index).to(omega.dtype) - rows.top)
@@ -127,7 +127,8 @@ def _smooth(plan: _Plan, hidden: Tensor, weight: Tensor, bias: Tensor | None, re
     work = work_dtype(hidden.device)
     *_, keep, class_weight = rest
     cw = class_weight.reshape(-1).to(work)
-    total = (hidden.to(work) @ (cw.to(weight.dtype) @ weight).to(work)).unsqueeze(-1)
+    wide = torch.promote_types(weight.dtype, torch.float32)
+    total = (hidden.to(work) @ (cw.to(wide) @ weight.to(wide)).to(work)).unsqueeze(-1)
     if bias is not None:
         total = total + torch.where(cw != 0, cw * bias.to(work), 0).sum()
     return torch.where(keep, total * (plan.smoothing / weight.shape[0]), 0)

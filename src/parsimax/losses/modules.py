@@ -8,9 +8,10 @@ from torch import Tensor, nn
 
 from ..mappings.learned import BoundedParameter
 from ..mappings.modules import _short, hold
+from ..mappings.registry import MappingLike, resolve
 from .contract import Options
 from .entmax_loss import DOMAIN, entmax15_loss, entmax_loss, sparsemax_loss
-from .fenchel_young import MappingLike, bind, fenchel_young_loss, resolve
+from .fenchel_young import bind, fenchel_young_loss
 from .linear import linear_entmax_loss
 
 

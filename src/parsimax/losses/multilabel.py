@@ -10,11 +10,11 @@ from torch import Tensor
 
 from .._arguments import check_scores
 from ..mappings.apply import Parameter, as_tensor, clean, inside
-from ..mappings.registry import Entry
+from ..mappings.registry import Entry, MappingLike, resolve
 from ..mappings.rows import Solve, Traced, evaluate, is_plain, work_dtype
 from ..mappings.sparsehourglass import hourglass_scale
 from .contract import REDUCTIONS, Bound, loss_dtype, reduced, soft_rows
-from .fenchel_young import MappingLike, bind, resolve
+from .fenchel_young import bind
 
 EPSILON = 1e-8  # the paper's, inside of the logarithm
 

@@ -11,7 +11,9 @@ import torch
 from torch import Tensor
 
 from .._arguments import Interval, check_dim, check_mask, check_number, check_parameter, check_scores
-from .rows import Formula, Solve, Traced, evaluate, work_dtype
+from ..kernels import dispatch
+from ..kernels.rows import RowKernel
+from .rows import Formula, Solve, Traced, evaluate, is_plain, work_dtype
 
 
 class Clean(NamedTuple):
@@ -19,7 +21,7 @@ class Clean(NamedTuple):
 
     z: Tensor  # finite; maximum 0; 0 where not allowed
     allowed: Tensor  # the entries that are not forbidden
-    live: Tensor  # the same, but everything in a row where nothing is allowed: formulas need not divide by 0
+    live: Tensor  # the same, but everything in a broken row or where nothing is allowed: no formula divides by 0
     top: Tensor  # what was subtracted, (..., 1)
     broken: Tensor  # rows with NaN or +inf, (..., 1)
 
@@ -32,9 +34,8 @@ def clean(x: Tensor, *, shift: bool = True, traced: bool = True) -> Clean:
     allowed = x.detach() > -math.inf
     z = x - top if shift else x
     if traced or not allowed.all() or broken.any():
-        # A broken row becomes 0 but stays connected, so that NaN comes back in its gradient, and in no other row's.
-        z = torch.where(allowed, z * (~broken).to(x.dtype), 0)
-    return Clean(z, allowed, allowed | empty, top, broken)
+        z = torch.where(allowed & ~broken, z, 0)  # a broken row becomes 0: poisoned() sees to its answer
+    return Clean(z, allowed, allowed | empty | broken, top, broken)
 
 
 class Parameter(NamedTuple):
@@ -63,7 +64,7 @@ def inside(value: Tensor, domain: Interval, fallback: float) -> tuple[Tensor, Te
 
 def softmax_dtype(scores: Tensor) -> torch.dtype:
     """What ``torch.softmax`` would return: under autocast that is not always the dtype of the scores."""
-    if torch.is_autocast_enabled(scores.device.type):
+    if not scores.is_meta and torch.is_autocast_enabled(scores.device.type):
         return torch.softmax(torch.empty(1, dtype=scores.dtype, device=scores.device), -1).dtype
     return scores.dtype
 
@@ -79,8 +80,16 @@ def _on_rows(
         values.append(good)
     p = formula(rows.z, rows.live, *values, solve=solve)
     if isinstance(solve, Traced) or not rows.allowed.all() or broken.any():
-        p = torch.where(rows.allowed, p, 0) * torch.where(broken, math.nan, 1.0)
+        p = poisoned(torch.where(rows.allowed, p, 0), x.to(p.dtype), broken)
     return p
+
+
+def poisoned(out: Tensor, x: Tensor, broken: Tensor) -> Tensor:
+    """``out`` with NaN in the broken rows, and in the gradients by ``x`` and by parameters that come back from them."""
+    own = torch.where(broken, x, 0) * torch.where(broken, math.nan, 0.0)
+    if out.shape[-1] != x.shape[-1]:
+        own = own.sum(-1, keepdim=True)
+    return out * torch.where(broken, math.nan, 1.0) + own
 
 
 def apply(
@@ -91,8 +100,11 @@ def apply(
     mask: Tensor | None,
     dtype: torch.dtype | None,
     where: str,
+    kernel: RowKernel | None = None,
 ) -> Tensor:
-    """``formula`` as a function of any tensor, over any dimension."""
+    """``formula`` as a function of any tensor, over any dimension; by its kernel where that can run."""
+    if kernel is not None and mask is None and dtype is None and not parameters and dispatch.quick(scores, dim):
+        return kernel.forward(scores, None)
     check_scores(scores, dtype, where)
     dim = check_dim(dim, scores.dim(), where)
     x = scores if dtype is None else scores.to(dtype)
@@ -105,6 +117,8 @@ def apply(
         return x.to(out) * 1
     domains = tuple((p.domain, _fallback(p.domain)) for p in parameters)
     rows = x.movedim(dim, -1)
+    if kernel is not None and is_plain(rows, *values) and dispatch.cpu(where, rows, *values):
+        return kernel(rows.to(out), *values).movedim(-1, dim)
     p = evaluate(partial(_on_rows, formula, domains), rows, *values, width=rows.shape[-1], dtype=out)
     return p.movedim(-1, dim)
 
@@ -120,4 +134,19 @@ def unshifted(formula: Formula) -> Formula:
     return formula
 
 
-Mapping = Callable[..., Tensor]
+def formula_rule(
+    formula: Formula, *domains: Interval
+) -> Callable[[Tensor, Tensor, Tensor | None], tuple[Tensor, Tensor | None]]:
+    """The derivative of a formula as a function of its input, for a kernel that saves its input."""
+    on_rows = partial(_on_rows, formula, tuple((d, _fallback(d)) for d in domains))
+
+    def rule(x: Tensor, g: Tensor, parameter: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        inputs = [x] if parameter is None else [x, parameter]
+        with torch.enable_grad():
+            at = [t if t.requires_grad else t.detach().requires_grad_() for t in inputs]
+            y = on_rows(*at, solve=Traced()).to(g.dtype)
+            grads = torch.autograd.grad(y, at, g, create_graph=True, allow_unused=True, materialize_grads=True)
+        # A parameter comes back summed to its shape, as the caller would do.
+        return grads[0], grads[1] if parameter is not None else None
+
+    return rule

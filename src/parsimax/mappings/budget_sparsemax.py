@@ -8,11 +8,13 @@ import torch
 from torch import Tensor
 
 from .._arguments import Interval
+from ..kernels.rows import budget_kernel
 from .apply import Parameter, apply
 from .rows import Solve
 from .search import MAX_STEPS, largest, search
 
 DOMAIN = Interval(0, math.inf)
+KERNEL = budget_kernel()
 
 
 @search(width=2)
@@ -94,4 +96,5 @@ def budget_sparsemax(
     Reference: Blondel, Structured prediction with projection oracles, NeurIPS 2019.
     """
     parameter = Parameter("budget", budget, DOMAIN)
-    return apply(budget_rows, scores, parameter, dim=dim, mask=mask, dtype=dtype, where="budget_sparsemax")
+    where = "budget_sparsemax"
+    return apply(budget_rows, scores, parameter, dim=dim, mask=mask, dtype=dtype, where=where, kernel=KERNEL)

@@ -16,9 +16,10 @@ import torch
 from torch import Tensor
 
 from .._arguments import Interval
+from ..kernels.rows import entmax_kernel
 from .apply import Parameter, apply
 from .entmax15 import entmax15_rows
-from .rows import Formula, Solve, Traced
+from .rows import Formula, Solve, Traced, is_plain
 from .search import MAX_STEPS, narrowed, search
 from .softmax import softmax_rows
 from .sparsemax import sparsemax_rows
@@ -159,6 +160,8 @@ def tsallis(p: Tensor, alpha: Tensor) -> Tensor:
     return torch.where(hard, 0, -(p * _expm1_over(log, alpha - 1)).sum(-1, keepdim=True) / alpha)
 
 
+KERNEL = entmax_kernel(None)
+KERNELS = {alpha: entmax_kernel(alpha) for alpha in (1.0, 1.5, 2.0, math.inf)}
 SPECIAL: dict[float, Formula] = {1: softmax_rows, 1.5: entmax15_rows, 2: sparsemax_rows, math.inf: argmax_rows}
 
 
@@ -205,6 +208,10 @@ def entmax(
     Adaptively Sparse Transformers, EMNLP 2019 (the gradient by α).
     """
     if isinstance(alpha, (int, float)) and alpha in SPECIAL and not isinstance(alpha, bool):
-        return apply(SPECIAL[float(alpha)], scores, dim=dim, mask=mask, dtype=dtype, where="entmax")
+        alpha = float(alpha)
+        return apply(SPECIAL[alpha], scores, dim=dim, mask=mask, dtype=dtype, where="entmax", kernel=KERNELS[alpha])
     parameter = Parameter("alpha", alpha, DOMAIN)
-    return apply(entmax_rows, scores, parameter, dim=dim, mask=mask, dtype=dtype, where="entmax")
+    # For α > 2 an entry can appear between two neighbouring doubles; only the formula goes between them.
+    steep = scores.dtype == torch.float64 and is_plain(scores) and bool(torch.as_tensor(alpha).detach().gt(2).any())
+    kernel = None if steep else KERNEL
+    return apply(entmax_rows, scores, parameter, dim=dim, mask=mask, dtype=dtype, where="entmax", kernel=kernel)

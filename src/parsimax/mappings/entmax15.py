@@ -7,9 +7,12 @@ import math
 import torch
 from torch import Tensor
 
+from ..kernels.rows import entmax_kernel
 from .apply import apply
 from .rows import Solve
 from .search import ascend, narrowed, search
+
+KERNEL = entmax_kernel(1.5)
 
 
 @search()
@@ -77,4 +80,4 @@ def entmax15(scores: Tensor, dim: int = -1, *, mask: Tensor | None = None, dtype
 
     Reference: Peters, Niculae and Martins, Sparse Sequence-to-Sequence Models, ACL 2019.
     """
-    return apply(entmax15_rows, scores, dim=dim, mask=mask, dtype=dtype, where="entmax15")
+    return apply(entmax15_rows, scores, dim=dim, mask=mask, dtype=dtype, where="entmax15", kernel=KERNEL)

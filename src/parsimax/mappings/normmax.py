@@ -35,23 +35,27 @@ def normmax_root(z: Tensor, alpha: Tensor) -> Tensor:
 
 
 def normmax_rows(z: Tensor, live: Tensor, alpha: Tensor, *, solve: Solve) -> Tensor:
-    """With a = 1 - z/tau: p = a^(q-1) / sum a^(q-1). Newton steps on log ||z - tau||_q polish tau."""
+    """p = d^(q-1) / sum d^(q-1), d = z - tau. Newton steps on sum d^q = 1 polish tau."""
     power = 1 / (alpha - 1)
     tau = solve(normmax_root, z.masked_fill(~live, -math.inf), alpha)
+    first = live & (z == 0).detach()
     for step in range(solve.steps + 1):
         on = live & (z > tau).detach()
-        log_share = torch.where(on, (1 - torch.where(on, z, 0) / tau), 1).clamp(min=torch.finfo(z.dtype).tiny).log()
-        less = torch.where(on, (log_share * power).exp(), 0)
+        log = torch.where(on, z - tau, 1).log()
+        less = torch.where(on, (log * power).exp(), 0)
         if step < solve.steps:
-            total = (less * log_share.exp()).sum(-1, keepdim=True)
-            excess = (-tau).log() + total.log() / (power + 1)
-            tau = tau - excess * tau * total / less.sum(-1, keepdim=True)
+            # sum d^q - 1, with d^q - 1 of the maxima in one piece: where there is one, d is near 1
+            apart = torch.where(first, (log * (power + 1)).expm1(), less * log.exp()).sum(-1, keepdim=True)
+            excess = apart + (first.sum(-1, keepdim=True) - 1)
+            tau = tau + excess / ((power + 1) * less.sum(-1, keepdim=True))
     return less / less.sum(-1, keepdim=True)
 
 
 def norm_entropy(p: Tensor, alpha: Tensor) -> Tensor:
     """1 - ||p||_α."""
-    return 1 - p.pow(alpha).sum(-1, keepdim=True).pow(1 / alpha)
+    on = p > 0  # a power has no second derivative at 0
+    powers = torch.where(on, torch.where(on, p, 1).pow(alpha), 0)
+    return 1 - powers.sum(-1, keepdim=True).pow(1 / alpha)
 
 
 def normmax_conjugate(z: Tensor, live: Tensor, alpha: Tensor, *, solve: Solve) -> Tensor:

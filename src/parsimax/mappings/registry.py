@@ -125,3 +125,33 @@ def find(name: str, where: str) -> Entry:
     if name not in REGISTRY:
         raise ValueError(f"{where}: no mapping is called {name!r}; there are {', '.join(REGISTRY)}")
     return REGISTRY[name]
+
+
+MappingLike = str | Callable[..., Tensor] | modules.MappingModule
+
+
+def resolve(mapping: MappingLike, settings: dict[str, Any], where: str) -> tuple[Entry, dict[str, Any]]:
+    """The registry entry of a mapping given by name, function or module, and its settings."""
+    if isinstance(mapping, str):
+        entry = find(mapping, where)
+    elif isinstance(mapping, modules.MappingModule):
+        entry = _known(lambda e: e.module is type(mapping), mapping, where)
+        settings = {**mapping.settings(), **settings}
+    else:
+        entry = _known(lambda e: e.function is mapping, mapping, where)
+    allowed = {entry.setting.name} if entry.setting else set()
+    extra = {"detach_threshold"} if entry.name == "rsoftmax" else set()
+    if unknown := set(settings) - allowed - extra:
+        raise TypeError(
+            f"{where}: {entry.name} has no setting {', '.join(sorted(unknown))}; it has {allowed or 'none'}"
+        )
+    return entry, settings
+
+
+def _known(is_it: Callable[[Entry], bool], mapping: object, where: str) -> Entry:
+    for entry in REGISTRY.values():
+        if is_it(entry):
+            return entry
+    raise TypeError(
+        f"{where}: mapping must be a name ({', '.join(REGISTRY)}), a mapping or its module, got {mapping!r}"
+    )

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from .._arguments import Interval
-from .apply import Parameter, apply
+from ..kernels.rows import rsoftmax_kernel
+from .apply import Parameter, apply, formula_rule
 from .rows import Formula, Solve
 from .tsoftmax import from_top, weighted_softmax
 
@@ -46,6 +47,10 @@ def _cut(z: Tensor, live: Tensor, rate: Tensor, *, detach: bool) -> Tensor:
     flat = t <= 0  # the cut is at the maximum: only the maxima are left
     weight = torch.where(flat, (z == 0).to(z.dtype), above.clamp(min=0) / torch.where(flat, 1, t))
     return weighted_softmax(weight, z, live)
+
+
+FORMULAS: dict[bool, Formula] = {False: _rows, True: _rows_detached}
+KERNELS = {False: rsoftmax_kernel(formula_rule(_rows, DOMAIN)), True: None}
 
 
 def rsoftmax(
@@ -86,5 +91,6 @@ def rsoftmax(
 
     Reference: Bałazy, Struski, Śmieja and Tabor, r-softmax, ICCS 2023.
     """
-    formula: Formula = _rows_detached if detach_threshold else _rows
-    return apply(formula, scores, Parameter("rate", rate, DOMAIN), dim=dim, mask=mask, dtype=dtype, where="rsoftmax")
+    formula, kernel = FORMULAS[detach_threshold], KERNELS[detach_threshold]
+    parameter = Parameter("rate", rate, DOMAIN)
+    return apply(formula, scores, parameter, dim=dim, mask=mask, dtype=dtype, where="rsoftmax", kernel=kernel)

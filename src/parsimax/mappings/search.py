@@ -66,12 +66,14 @@ def narrowed(
     """``find(z, start)``, for long rows on the few entries that can matter.
 
     The root of a part of the row is a bound for the root of the row, so it serves as a start, and entries below its
-    ``edge`` are out. The part is the maxima of blocks: they hold nearly all of the largest entries.
+    ``edge`` are out. The part is the maxima of blocks: they hold the maximum and nearly all of the largest entries.
     """
     n = z.shape[-1]
     if n >= long and z.numel():
         block = 64 if n >= LONG else 16
-        start = find(z[..., : n // block * block].unflatten(-1, (-1, block)).amax(-1), start)
+        whole = n // block * block
+        part = torch.cat([z[..., :whole].unflatten(-1, (-1, block)).amax(-1), z[..., whole:]], -1)
+        start = find(part, start)
         z = largest(z, int((z > edge(start)).sum(-1).amax()))
     return find(z, start)
 

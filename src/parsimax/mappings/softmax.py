@@ -7,8 +7,11 @@ import math
 import torch
 from torch import Tensor
 
+from ..kernels.rows import entmax_kernel
 from .apply import apply
 from .rows import Solve
+
+KERNEL = entmax_kernel(1.0)
 
 
 def softmax_rows(z: Tensor, live: Tensor, *, solve: Solve) -> Tensor:
@@ -47,4 +50,4 @@ def softmax(scores: Tensor, dim: int = -1, *, mask: Tensor | None = None, dtype:
     It is :func:`entmax` at α = 1, and what the sparse mappings are compared with. ``torch.softmax`` differs in one
     point: it has no mask, and gives NaN for a row of -inf.
     """
-    return apply(softmax_rows, scores, dim=dim, mask=mask, dtype=dtype, where="softmax")
+    return apply(softmax_rows, scores, dim=dim, mask=mask, dtype=dtype, where="softmax", kernel=KERNEL)

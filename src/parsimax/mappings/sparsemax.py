@@ -7,9 +7,12 @@ import math
 import torch
 from torch import Tensor
 
+from ..kernels.rows import entmax_kernel
 from .apply import apply
 from .rows import Solve
 from .search import ascend, narrowed, search
+
+KERNEL = entmax_kernel(2.0)
 
 
 @search()
@@ -66,4 +69,4 @@ def sparsemax(scores: Tensor, dim: int = -1, *, mask: Tensor | None = None, dtyp
 
     Reference: Martins and Astudillo, From Softmax to Sparsemax, ICML 2016.
     """
-    return apply(sparsemax_rows, scores, dim=dim, mask=mask, dtype=dtype, where="sparsemax")
+    return apply(sparsemax_rows, scores, dim=dim, mask=mask, dtype=dtype, where="sparsemax", kernel=KERNEL)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from .._arguments import check_count
+from ..kernels.rows import topk_kernel
 from .apply import apply, clean
 from .rows import Solve, Traced, is_plain
 from .sparsemax import sparsemax_root, sparsemax_rows
@@ -29,7 +30,8 @@ def _certificate(x: Tensor, k: int) -> Tensor:
     best = rows.z.masked_fill(~rows.live, -math.inf).topk(k + 1).values
     solve = Solve() if is_plain(x) else Traced()
     tau = solve(sparsemax_root, best[..., :k])
-    return ((best[..., k:] <= tau) & ~rows.broken).squeeze(-1)
+    same = (best[..., k:] <= tau) | ~rows.allowed.any(-1, keepdim=True)
+    return (same & ~rows.broken).squeeze(-1)
 
 
 @overload
@@ -89,7 +91,8 @@ def topk_sparsemax(
     Reference: Correia, Niculae, Aziz and Martins, Efficient Marginalization, NeurIPS 2020.
     """
     k = check_count(k, "k", "topk_sparsemax")
-    p = apply(partial(_rows, k), scores, dim=dim, mask=mask, dtype=dtype, where="topk_sparsemax")
+    formula, kernel = partial(_rows, k), topk_kernel(k)
+    p = apply(formula, scores, dim=dim, mask=mask, dtype=dtype, where="topk_sparsemax", kernel=kernel)
     if not return_certificate:
         return p
     x = scores if dtype is None else scores.to(dtype)

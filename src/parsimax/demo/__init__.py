@@ -1,0 +1,1 @@
+"""``python -m parsimax.demo``: what every mapping does, a small classifier trained three ways, and a picture."""

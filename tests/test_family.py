@@ -1,0 +1,110 @@
+"""What single mappings promise: entmax as one function of α, the certificate of top-k, the zeros of r-softmax."""
+
+import itertools
+
+import pytest
+import torch
+
+import parsimax
+from cases import INF, gradient, normal
+
+X = normal(30, 12)
+
+
+def tensor(value: float) -> torch.Tensor:
+    return torch.tensor(value, dtype=torch.float64)
+
+
+@pytest.mark.parametrize("kind", [float, tensor])
+def test_entmax_at_its_fixed_points(kind):
+    for alpha, sibling in [(1, torch.softmax), (1.5, parsimax.entmax15), (2, parsimax.sparsemax)]:
+        p, (g,) = parsimax.entmax(X, kind(alpha)), gradient(lambda x, a=alpha: parsimax.entmax(x, kind(a)), X)
+        torch.testing.assert_close(p, sibling(X, -1), rtol=0, atol=1e-13)
+        torch.testing.assert_close(g, gradient(lambda x, f=sibling: f(x, -1), X)[0], rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("kind", [float, tensor])
+def test_entmax_at_infinity_is_uniform_over_the_maxima(kind):
+    x = torch.tensor([[1.0, 3.0, 3.0, 0.0], [2.0, 2.0, 2.0, 2.0], [0.0, 1.0, -INF, 0.5]])
+    expected = torch.tensor([[0, 0.5, 0.5, 0], [0.25] * 4, [0, 1, 0, 0]])
+    assert torch.equal(parsimax.entmax(x, kind(INF)), expected)
+    assert (gradient(lambda t: parsimax.entmax(t, kind(INF)), x)[0] == 0).all()
+    assert torch.equal(parsimax.entmax(X, kind(INF)), torch.nn.functional.one_hot(X.argmax(-1), 12).double())
+    torch.testing.assert_close(parsimax.entmax(X, 1e6), parsimax.entmax(X, INF), rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_entmax_is_continuous_through_one(dtype):
+    """p, its gradient and its gradient by α, each close to that at 1 on both sides, and closer the nearer α is."""
+    x = X.to(dtype)
+    at_one = [torch.softmax(x, -1), *gradient(parsimax.entmax, x, torch.ones(30, 1, dtype=dtype))]
+    log_p = torch.log_softmax(X, -1)
+    by_alpha = log_p.exp() * (-(log_p**2) / 2 + (log_p.exp() * log_p**2).sum(-1, keepdim=True) / 2)
+    torch.testing.assert_close(
+        at_one[2].double(), (by_alpha * normal(30, 12, seed=7)).sum(-1, True), rtol=1e-5, atol=1e-6
+    )
+    for gap, sign in itertools.product([1e-7, 1e-6, 1e-5, 9.9e-4, 1.1e-3], [1, -1]):
+        alpha = torch.full((30, 1), 1 + sign * gap, dtype=torch.float64)
+        near = [parsimax.entmax(x, alpha), *gradient(parsimax.entmax, x, alpha)]
+        for ours, limit in zip(near, at_one, strict=True):
+            torch.testing.assert_close(ours.double(), limit.double(), rtol=0, atol=100 * gap + 1e-6)
+
+
+def test_entmax_is_monotone_between_its_ends():
+    """The largest probability grows with α, from uniform-like to one."""
+    tops = torch.stack([parsimax.entmax(X, a).amax(-1) for a in (0, 0.5, 0.99, 1, 1.01, 1.5, 2, 3, 10, INF)])
+    assert (tops.diff(dim=0) >= -1e-12).all() and (tops[-1] == 1).all()
+
+
+@pytest.mark.parametrize("scale", [0.02, 0.2, 1.0])
+def test_the_certificate_says_whether_it_is_sparsemax(scale):
+    x = scale * normal(200, 15)
+    x[0], x[1, 3:], x[2] = -INF, -INF, 0.25
+    whole, said = parsimax.sparsemax(x), []
+    for k in (1, 2, 3, 7, 14, 15, 40):
+        p, certificate = parsimax.topk_sparsemax(x, k, return_certificate=True)
+        equal = (p - whole).abs().amax(-1) <= 1e-12
+        assert certificate.dtype == torch.bool and torch.equal(certificate, equal), k
+        assert ((p > 0).sum(-1) <= k).all() and torch.equal(p, parsimax.topk_sparsemax(x, k))
+        said += certificate.tolist()
+    assert True in said and False in said
+
+
+def test_the_certificate_follows_dim_mask_and_dtype():
+    x, mask = normal(3, 9, 4) / 4, normal(3, 9, 4, seed=1) > 0
+    p, certificate = parsimax.topk_sparsemax(x, 2, 1, mask=mask, dtype=torch.float32, return_certificate=True)
+    whole = parsimax.sparsemax(x, 1, mask=mask, dtype=torch.float32)
+    assert certificate.shape == (3, 4)
+    assert torch.equal(certificate, (p - whole).abs().amax(1) <= 1e-6)
+    x[0, 2, 1] = float("nan")
+    assert not parsimax.topk_sparsemax(x, 9, 1, return_certificate=True)[1][0, 1]
+
+
+@pytest.mark.parametrize("n", [2, 3, 7, 10, 49, 100, 1000])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_rsoftmax_gives_so_many_zeros(n, dtype):
+    x = torch.stack([torch.randperm(n, generator=torch.Generator().manual_seed(i)) for i in range(3)]).to(dtype) / n
+    for k in {1, 2, n // 3, n // 2, n - 2, n - 1} - {0, n}:
+        for rate in (k / n, torch.tensor(k / n, dtype=torch.float32), torch.tensor(k / n, dtype=torch.float64)):
+            assert ((parsimax.rsoftmax(x, rate) == 0).sum(-1) == k).all(), (k, rate)
+    assert torch.equal(parsimax.rsoftmax(x, 1.0), torch.nn.functional.one_hot(x.argmax(-1), n).to(dtype))
+    lowest = parsimax.tsoftmax(x, (x.amax(-1, True) - x.amin(-1, True)).double())
+    torch.testing.assert_close(parsimax.rsoftmax(x, 0.0), lowest, rtol=0, atol=1e-6)
+
+
+def test_rsoftmax_counts_the_allowed_entries():
+    x = normal(20, 12)
+    mask = torch.ones(20, 12, dtype=torch.bool)
+    mask[:, ::3] = False  # 8 of 12 remain
+    p = parsimax.rsoftmax(x, 0.25, mask=mask)
+    assert ((p > 0).sum(-1) == 6).all()
+
+
+def test_rsoftmax_with_a_constant_threshold_is_the_papers_gradient():
+    x = normal(6, 9)
+    t = (x.amax(-1, True) - x.quantile(0.4, -1, keepdim=True)).detach()
+    (paper,) = gradient(lambda z: parsimax.tsoftmax(z, t), x)
+    torch.testing.assert_close(
+        gradient(lambda z: parsimax.rsoftmax(z, 0.4, detach_threshold=True), x)[0], paper, rtol=0, atol=1e-12
+    )
+    assert (gradient(lambda z: parsimax.rsoftmax(z, 0.4), x)[0] - paper).abs().max() > 1e-3
