@@ -5,6 +5,9 @@
 tensor([0.6740, 0.3260, 0.0000])
 """
 
+from .attention import attention, entmax_attention
+from .kernels.dispatch import explain
+from .kernels.dispatch import use as use_kernels
 from .losses import (
     Entmax15Loss,
     EntmaxLoss,
@@ -73,12 +76,15 @@ __all__ = [
     "SparsemaxLoss",
     "TSoftmax",
     "TopKSparsemax",
+    "attention",
     "budget_sparsemax",
     "entmax",
     "entmax15",
     "entmax15_loss",
+    "entmax_attention",
     "entmax_loss",
     "epsilon_perplexity",
+    "explain",
     "fenchel_young_loss",
     "jensen_shannon",
     "linear_entmax_loss",
@@ -98,4 +104,5 @@ __all__ = [
     "support_size",
     "topk_sparsemax",
     "tsoftmax",
+    "use_kernels",
 ]

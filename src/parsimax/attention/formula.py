@@ -1,0 +1,50 @@
+"""Attention in plain torch: right in every derivative mode, and what the kernel is tested against."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from .arguments import Call
+
+Mapping = Callable[..., Tensor]  # (scores, mask=…) -> weights, over the last dimension
+
+
+def attend(call: Call, mapping: Mapping) -> tuple[Tensor, Tensor]:
+    """The context, and the weights before dropout. Half types are computed in float32 and rounded once."""
+    with _full_precision(call.q.device):
+        wide = torch.promote_types(call.q.dtype, torch.float32)
+        scores, allowed = _scores(call, wide)
+        weights = mapping(scores, mask=allowed)
+        kept = F.dropout(weights, call.dropout) if call.dropout else weights
+        out = kept @ repeated(call.v.to(wide), call.lead)
+    return out.to(call.q.dtype), weights.to(call.q.dtype)
+
+
+def _scores(call: Call, wide: torch.dtype) -> tuple[Tensor, Tensor | None]:
+    """The scores (*lead, L, S), and where a query may attend."""
+    q, k, mask = call.q.to(wide) * call.scale, repeated(call.k.to(wide), call.lead), call.mask
+    scores = q @ k.transpose(-2, -1)
+    if mask is not None and mask.dtype != torch.bool:
+        scores, mask = scores + mask.to(wide), mask != -math.inf  # forbidden even where the score is NaN
+    if call.causal:
+        mask = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
+    return scores.expand(*call.lead, *scores.shape[-2:]), mask
+
+
+def repeated(x: Tensor, lead: tuple[int, ...]) -> Tensor:
+    """Keys or values with each head as often as there are queries' heads for it; one head broadcasts by itself."""
+    if x.dim() < 3 or x.shape[-3] in (0, 1, lead[-1]):
+        return x
+    return x.repeat_interleave(lead[-1] // x.shape[-3], -3)
+
+
+def _full_precision(device: torch.device) -> AbstractContextManager[object]:
+    kind = device.type
+    on = kind != "meta" and torch.is_autocast_enabled(kind)
+    return torch.autocast(kind, enabled=False) if on else nullcontext()

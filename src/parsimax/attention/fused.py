@@ -1,0 +1,119 @@
+"""entmax attention by the C++ kernel: scores a tile at a time, and a backward pass through the support.
+
+The kernel keeps a threshold and at most 64 weights a query for the backward pass; queries with more have their scores
+computed again. So memory is linear in the sequence length. Where a derivative is itself differentiated the plain
+formula takes over.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..kernels import dispatch
+from ..mappings.entmax import entmax
+from ..mappings.rows import is_plain
+from .arguments import Call
+from .formula import attend as attend_plainly
+from .formula import repeated
+
+ops = torch.ops.parsimax
+
+
+@dataclass(frozen=True)
+class _Fixed:
+    """What has no gradient. ``alpha`` counts if it is not given as a tensor."""
+
+    alpha: float
+    causal: bool
+    scale: float
+
+
+def can_run(call: Call, alpha: float | Tensor) -> bool:
+    tensors = [t for t in (call.q, call.k, call.v, call.mask, alpha) if isinstance(t, Tensor)]
+    return not call.dropout and is_plain(*tensors) and dispatch.cpu("entmax_attention", *tensors)
+
+
+def attend(call: Call, alpha: float | Tensor) -> Tensor:
+    """The context; only where :func:`can_run` says so."""
+    lead = (1,) * (2 - len(call.lead)) + call.lead
+    k, v = call.k, call.v
+    if _heads(k) != _heads(v):
+        k, v = (repeated(t, call.lead).expand(*call.lead, *t.shape[-2:]) for t in (k, v))
+    heads = (lead[-1], _heads(k), _heads(k))
+    inputs: list[Tensor | None] = [
+        _folded(_expanded(t, (*lead[:-1], own)), lead) for t, own in zip((call.q, k, v), heads, strict=True)
+    ]
+    inputs += [None if t is None else _folded(t, lead) for t in (call.mask, _tensor(alpha))]
+    fixed = _Fixed(0.0 if isinstance(alpha, Tensor) else alpha, call.causal, call.scale)
+    if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in inputs):
+        out: Tensor = _Fused.apply(fixed, *inputs)  # type: ignore[no-untyped-call]
+    else:
+        out = ops._attention_fwd(*inputs, fixed.alpha, fixed.causal, fixed.scale, False)[0]
+    return out if len(call.lead) == 2 else out.reshape(*call.lead, *out.shape[-2:])
+
+
+class _Fused(torch.autograd.Function):
+    """q (B, H, L, E), k (B, K, S, E), v (B, K, S, Ev); mask and alpha with dimensions of size 1 where they repeat."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, fixed: _Fixed, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, alpha: Tensor | None
+    ) -> Tensor:
+        out, *state = ops._attention_fwd(q, k, v, mask, alpha, fixed.alpha, fixed.causal, fixed.scale, True)
+        ctx.fixed = fixed
+        ctx.save_for_backward(q, k, v, mask, alpha, *state)
+        result: Tensor = out
+        return result
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
+        inputs, state = ctx.saved_tensors[:5], ctx.saved_tensors[5:]
+        wanted = ctx.needs_input_grad[1:]
+        if torch.is_grad_enabled() or not is_plain(g, *(t for t in inputs if t is not None)):
+            return (None, *_plain_backward(ctx.fixed, inputs, wanted, g))
+        rest = (ctx.fixed.alpha, ctx.fixed.causal, ctx.fixed.scale)
+        grads = ops._attention_bwd(g, *inputs[:5], *rest, *state, wanted[3])
+        dq, dk, dv, dalpha, dmask = grads
+        by = zip((dq, dk, dv, dmask, dalpha), inputs, wanted, strict=True)
+        return (None, *(d.sum_to_size(t.shape).to(t.dtype) if w else None for d, t, w in by))
+
+
+def _plain_backward(fixed: _Fixed, inputs: tuple[Any, ...], wanted: tuple[bool, ...], g: Tensor) -> list[Tensor | None]:
+    """The gradient as a differentiable function: for create_graph, batched gradients, forward over reverse."""
+    q, k, v, mask, alpha = inputs
+    with torch.enable_grad():
+        call = Call(q, k, v, mask, fixed.causal, fixed.scale, 0.0, tuple(q.shape[:2]))
+        out, _ = attend_plainly(call, partial(entmax, alpha=fixed.alpha if alpha is None else alpha))
+        at = [t for t, w in zip(inputs, wanted, strict=True) if w]
+        grads = iter(torch.autograd.grad(out, at, g, create_graph=True, allow_unused=True, materialize_grads=True))
+    return [next(grads) if w else None for w in wanted]
+
+
+def _heads(x: Tensor) -> int:
+    return x.shape[-3] if x.dim() > 2 else 1
+
+
+def _tensor(alpha: float | Tensor) -> Tensor | None:
+    return alpha if isinstance(alpha, Tensor) else None
+
+
+def _expanded(x: Tensor, lead: tuple[int, ...]) -> Tensor:
+    return x if x.shape[:-2] == lead else x.expand(*lead, *x.shape[-2:])
+
+
+def _folded(x: Tensor, lead: tuple[int, ...]) -> Tensor:
+    """``x``, which broadcasts to (*lead, m, n), with 4 dimensions (batch, heads, m, n); what repeats has size 1."""
+    if x.dim() < len(lead) + 2:
+        x = x.reshape((1,) * (len(lead) + 2 - x.dim()) + tuple(x.shape))
+    if len(lead) == 2:
+        return x
+    own = tuple(x.shape[-3:])
+    if x.shape[:-3].numel() == 1:
+        return x.reshape(1, *own)
+    return x.expand(*lead[:-1], *own).reshape(math.prod(lead[:-1]), *own)

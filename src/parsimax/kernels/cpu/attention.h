@@ -1,0 +1,50 @@
+// One problem of attention, as the kernels see it; one table of kernels per instruction set.
+#pragma once
+#include <cstdint>
+namespace parsimax {
+// (batch, head, row, feature) with unit stride along the feature; strides count numbers, 0 repeats.
+template <class P> struct View {
+  P* data = nullptr;
+  int64_t b = 0, h = 0, l = 0;
+};
+
+struct Attention {
+  int64_t batch, heads, kv_heads, queries, keys, dim, value_dim;  // dim, value_dim: multiples of 16
+  int64_t tile;                                                   // query rows scored at a time
+  int64_t cap;                                                    // support kept for the backward, entries a row
+  double scale, alpha_value;
+  bool causal;
+  View<const void> q, k, v;
+  View<const void> mask;  // none, allowed (one byte each) or bias (numbers)
+  int64_t mask_key;       // stride of the mask along the keys: 0 or 1
+  enum { no_mask, allowed, bias } mask_kind;
+  View<const double> alpha;  // per row; without data, alpha_value for all
+  void *key_panels, *value_panels;
+  // What the forward leaves, one row of each per query: (maximum, edge), entries of the support, how many.
+  double* state;
+  int32_t *index, *count;
+  void *weight, *out;
+  // The backward.
+  View<const void> grad;
+  void *dq, *dk, *dv, *dmask;  // dk, dv: one block per (batch, kv head, part); dmask may be absent
+  double* dalpha;
+  int64_t parts;
+};
+
+struct AttentionKernels {
+  int64_t panel[2];  // keys in a panel
+  // The panels of the keys (or values) of one (batch, kv head).
+  void (*pack[2])(const Attention&, bool values, int64_t which);
+  void (*forward[2])(const Attention&, int64_t task, void* scratch);
+  void (*backward[2])(const Attention&, int64_t task, void* scratch);
+};
+extern const AttentionKernels attention_base, attention_avx2, attention_avx512;
+
+// Numbers in a row of a tile of scores: whole panels, and a line more so that rows do not share cache sets.
+constexpr int64_t score_stride(int64_t keys) { return (keys + 63) / 64 * 64 + 16; }
+constexpr int64_t scratch_bytes(const Attention& a, bool backward, int64_t size) {
+  const int64_t n = score_stride(a.keys) + 96;
+  return (a.tile * n * (backward ? 2 : 1) + n) * size + n * 28 + 512;
+}
+constexpr int64_t padded_keys(int64_t keys) { return (keys + 63) / 64 * 64; }
+}  // namespace parsimax

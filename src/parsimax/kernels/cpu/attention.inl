@@ -1,0 +1,282 @@
+// Attention over exact sparse weights. A tile of scores is a matrix product in cache; each of its rows gives its support,
+// and only the support touches the values. Rows whose support is a large part of the keys go through matrix products
+// instead, so that the dense end costs about what softmax costs. Included once per instruction set, with ISA defined.
+#include "attention.h"
+#include "simd.inl"
+#include "grad.inl"
+#include "gemm.inl"
+#include "attention_rows.inl"
+
+namespace {
+using parsimax::Attention;
+using parsimax::View;
+
+template <class T> const T* at(const View<const void>& x, i64 b, i64 h, i64 l) {
+  return (const T*)x.data + b * x.b + h * x.h + l * x.l;
+}
+inline Alpha alpha_of(const Attention& a, i64 b, i64 h, i64 l) {
+  return Alpha(a.alpha.data ? a.alpha.data[b * a.alpha.b + h * a.alpha.h + l * a.alpha.l] : a.alpha_value);
+}
+inline i64 keys_of(const Attention& a, i64 row) { return a.causal && row + 1 < a.keys ? row + 1 : a.keys; }
+// From here on a matrix product over all keys is cheaper than walking the support.
+inline bool dense(i64 count, i64 keys) { return count > keys / 4; }
+
+template <class T> T* carve(char*& scratch, i64 numbers) {
+  T* p = (T*)scratch;
+  scratch += (numbers * sizeof(T) + 63) / 64 * 64;
+  return p;
+}
+
+template <class T> void pack(const Attention& a, bool values, i64 which) {
+  const i64 depth = values ? a.value_dim : a.dim, b = which / a.kv_heads, h = which % a.kv_heads;
+  const auto& from = values ? a.v : a.k;
+  T* to = (T*)(values ? a.value_panels : a.key_panels) + which * parsimax::padded_keys(a.keys) * depth;
+  for (i64 j = 0; j < a.keys; j += NR<T>) pack_panel<T>(at<T>(from, b, h, j), from.l, a.keys - j, depth, to + j * depth);
+}
+
+// Consecutive query rows of one head.
+struct Rows {
+  i64 b, h, kv, first, count;
+  i64 row(const Attention& a, i64 r) const { return (b * a.heads + h) * a.queries + first + r; }
+};
+inline Rows rows_of(const Attention& a, i64 head, i64 tile) {
+  const i64 first = tile * a.tile, h = head % a.heads, left = a.queries - first;
+  return {head / a.heads, h, h / (a.heads / a.kv_heads), first, left < a.tile ? left : a.tile};
+}
+
+template <class T> void forbid(const Attention& a, const Rows& w, i64 r, i64 n, T* scores) {
+  const i64 offset = w.b * a.mask.b + w.h * a.mask.h + (w.first + r) * a.mask.l;
+  if (a.mask_kind == Attention::allowed) {
+    const auto m = (const unsigned char*)a.mask.data + offset;
+    if (a.mask_key) for (i64 j = 0; j < n; j++) scores[j] = m[j] ? scores[j] : -T(__builtin_inf());
+    else if (!m[0]) for (i64 j = 0; j < n; j++) scores[j] = -T(__builtin_inf());
+  } else if (a.mask_kind == Attention::bias) {  // -inf forbids whatever the score is
+    const auto m = (const T*)a.mask.data + offset;
+    for (i64 j = 0; j < n; j++) {
+      const T x = m[j * a.mask_key];
+      scores[j] = x == -T(__builtin_inf()) ? x : scores[j] + x;
+    }
+  }
+}
+
+// Scores of the rows, with the mask applied; what causality hides is computed in part but never read. Few queries do
+// not repay packing the keys: without panels each score is one dot product.
+template <class T> void score(const Attention& a, const Rows& w, T* scores, i64 stride) {
+  const i64 width = keys_of(a, w.first + w.count - 1);
+  const T *q = at<T>(a.q, w.b, w.h, w.first), *k = at<T>(a.k, w.b, w.kv, 0);
+  if (a.key_panels)
+    product_packed<T>(w.count, width, a.dim, T(a.scale), q, a.q.l,
+                      (const T*)a.key_panels + (w.b * a.kv_heads + w.kv) * parsimax::padded_keys(a.keys) * a.dim, scores, stride);
+  else
+    for (i64 r = 0; r < w.count; r++)
+      for (i64 j = 0; j < width; j++) scores[r * stride + j] = T(a.scale) * dot<T>(q + r * a.q.l, k + j * a.k.l, a.dim);
+  if (a.mask_kind != Attention::no_mask)
+    for (i64 r = 0; r < w.count; r++) forbid<T>(a, w, r, keys_of(a, w.first + r), scores + r * stride);
+}
+
+// The edge of a row as one number: the one of its two forms that the solver works on.
+inline double edge_number(const Alpha& a, const Edge& e) { return a.kind == GENERAL ? e.w : e.E; }
+inline Edge edge_from(const Alpha& a, double x) {
+  Edge e;
+  if (a.kind == GENERAL) e.w = x, e.E = exp(a.b * x);
+  else e.E = x;
+  return e;
+}
+
+template <class T> void forward(const Attention& a, i64 task, void* scratch_) {
+  const i64 tiles = (a.queries + a.tile - 1) / a.tile, stride = parsimax::score_stride(a.keys);
+  const Rows w = rows_of(a, task / tiles, task % tiles);
+  char* scratch = (char*)scratch_;
+  T* scores = carve<T>(scratch, a.tile * stride);
+  T* weight = (T*)carve<double>(scratch, stride + PAD);
+  int32_t* index = carve<int32_t>(scratch, stride + PAD);
+  T* out = (T*)a.out + w.row(a, 0) * a.value_dim;
+  const T* v = at<T>(a.v, w.b, w.kv, 0);
+  score<T>(a, w, scores, stride);
+
+  i64 run = 0;  // dense rows just before r, their weights written over their scores
+  const auto finish_run = [&](i64 r) {
+    if (run) product<T>(run, a.value_dim, keys_of(a, w.first + r - 1), scores + (r - run) * stride, stride, 1, v, a.v.l,
+                        out + (r - run) * a.value_dim, a.value_dim, Into::set);
+    run = 0;
+  };
+  const i64 width = keys_of(a, w.first + w.count - 1);
+  for (i64 r = 0; r < w.count; r++) {
+    const i64 n = keys_of(a, w.first + r), row = w.row(a, r);
+    T* s = scores + r * stride;
+    const Alpha alpha = alpha_of(a, w.b, w.h, w.first + r);
+    const auto found = row_support<T>(s, n, alpha, weight, index);
+    T* o = out + r * a.value_dim;
+    i64 count = 0;
+    bool whole = false;  // the weights lie in their columns
+    if (found.status == FOUND) {
+      a.state[2 * row] = found.max;
+      a.state[2 * row + 1] = edge_number(alpha, found.edge);
+      whole = !found.index && dense(count = count_positive<T>(weight, n), n);
+      if (!whole || count <= a.cap) {
+        if (whole) __builtin_memcpy(s, weight, n * sizeof(T));
+        count = compact<T>(found, index);
+      }
+      if (count <= a.cap) {
+        __builtin_memcpy(a.index + row * a.cap, index, count * sizeof(int32_t));
+        __builtin_memcpy((T*)a.weight + row * a.cap, weight, count * sizeof(T));
+      }
+    }
+    a.count[row] = found.status == NOT_A_NUMBER ? -1 : count;
+    if (whole || dense(count, n)) {
+      if (!whole) {
+        fill<T>(s, n, 0);
+        for (i64 j = 0; j < count; j++) s[index[j]] = weight[j];
+      } else if (count > a.cap) __builtin_memcpy(s, weight, n * sizeof(T));
+      fill<T>(s + n, width - n, 0);
+      run++;
+      continue;
+    }
+    finish_run(r);
+    if (found.status == NOT_A_NUMBER) fill<T>(o, a.value_dim, T(__builtin_nan("")));
+    else combine<T>(count, weight, index, v, a.v.l, a.value_dim, o);
+  }
+  finish_run(w.count);
+}
+
+// One part of the queries that share a (batch, kv head): the only writer of its block of dk and dv, so the sums have
+// one order whatever the number of threads.
+template <class T> struct Backward {
+  const Attention& a;
+  const i64 which, part, stride;
+  T *scores, *grads, *weight, *dweight;
+  double *slope, *rho;  // also used as T
+  int32_t* index;
+  T *dk, *dv;
+  Rows w;
+  const T *k, *v;
+
+  Backward(const Attention& a, i64 task, char* scratch)
+      : a(a), which(task / a.parts), part(task % a.parts), stride(parsimax::score_stride(a.keys)) {
+    scores = carve<T>(scratch, a.tile * stride);
+    grads = carve<T>(scratch, a.tile * stride);
+    weight = (T*)carve<double>(scratch, stride + PAD);
+    dweight = (T*)carve<double>(scratch, stride + PAD);
+    slope = carve<double>(scratch, stride + PAD);
+    rho = carve<double>(scratch, stride + PAD);
+    index = carve<int32_t>(scratch, stride + PAD);
+    dk = (T*)a.dk + task * a.keys * a.dim;
+    dv = (T*)a.dv + task * a.keys * a.value_dim;
+    fill<T>(dk, a.keys * a.dim, 0);
+    fill<T>(dv, a.keys * a.value_dim, 0);
+  }
+  const T* q(i64 r) const { return at<T>(a.q, w.b, w.h, w.first + r); }
+  const T* grad(i64 r) const { return at<T>(a.grad, w.b, w.h, w.first + r); }
+  T* dq(i64 r) const { return (T*)a.dq + w.row(a, r) * a.dim; }
+  T* dmask(i64 r) const { return a.dmask ? (T*)a.dmask + w.row(a, r) * a.keys : nullptr; }
+
+  void run() {
+    const i64 group = a.heads / a.kv_heads, tiles = (a.queries + a.tile - 1) / a.tile;
+    const i64 b = which / a.kv_heads, kv = which % a.kv_heads;
+    k = at<T>(a.k, b, kv, 0);
+    v = at<T>(a.v, b, kv, 0);
+    for (i64 t = group * tiles * part / a.parts; t < group * tiles * (part + 1) / a.parts; t++) {
+      w = rows_of(a, b * a.heads + kv * group + t / tiles, t % tiles);
+      tile();
+    }
+  }
+
+  void tile() {
+    const int32_t* count = a.count + w.row(a, 0);
+    for (i64 r = 0, run = 0; r <= w.count; r++) {  // scores again, for the runs of rows whose support was not kept
+      const bool lost = r < w.count && count[r] > a.cap;
+      if (!lost && run) score<T>(a, {w.b, w.h, w.kv, w.first + r - run, run}, scores + (r - run) * stride, stride);
+      run = lost ? run + 1 : 0;
+    }
+    i64 dense_rows = 0;
+    for (i64 r = 0; r < w.count; r++) {
+      const i64 n = keys_of(a, w.first + r), row = w.row(a, r);
+      if (T* m = dmask(r)) fill<T>(m, a.keys, 0);
+      a.dalpha[row] = 0;
+      if (count[r] > a.cap && dense(count[r], n)) {
+        dense_rows++;
+        continue;
+      }
+      if (dense_rows) dense_run(r - dense_rows, r);
+      dense_rows = 0;
+      if (count[r] < 0) poison(r, n);
+      else if (count[r] <= a.cap) sparse_row(r, count[r], a.index + row * a.cap, (const T*)a.weight + row * a.cap);
+      else sparse_row(r, recover(r, n), index, weight);
+    }
+    if (dense_rows) dense_run(w.count - dense_rows, w.count);
+  }
+
+  // The weights of a row in place of its scores; the same scores as in the forward, so the same support.
+  void weights(i64 r, i64 n) {
+    const double* state = a.state + 2 * w.row(a, r);
+    const Alpha alpha = alpha_of(a, w.b, w.h, w.first + r);
+    row_weights<T>(scores + r * stride, n, alpha, state[0], edge_from(alpha, state[1]), weight);
+  }
+  i64 recover(i64 r, i64 n) {
+    weights(r, n);
+    const T* p = scores + r * stride;
+    i64 count = 0;
+    for (i64 j = 0; j < n; j++) {
+      weight[count] = p[j];
+      index[count] = int32_t(j);
+      count += p[j] > 0;
+    }
+    return count;
+  }
+  // dL/dp to dL/dscore in place
+  void through_mapping(i64 r, i64 n, const T* p, T* dweight) {
+    const Alpha alpha = alpha_of(a, w.b, w.h, w.first + r);
+    a.dalpha[w.row(a, r)] = weight_gradient<T>(n, alpha, a.alpha.data != nullptr, p, dweight, slope, rho);
+  }
+
+  void sparse_row(i64 r, i64 count, const int32_t* at, const T* p) {
+    for (i64 j = 0; j < count; j++) dweight[j] = dot<T>(grad(r), v + at[j] * a.v.l, a.value_dim);
+    through_mapping(r, count, p, dweight);
+    if (T* m = dmask(r))
+      for (i64 j = 0; j < count; j++) m[at[j]] = dweight[j];
+    for (i64 j = 0; j < count; j++) dweight[j] *= T(a.scale);
+    combine<T>(count, dweight, at, k, a.k.l, a.dim, dq(r));
+    for (i64 j = 0; j < count; j++) {
+      accumulate<T>(p[j], grad(r), dv + at[j] * a.value_dim, a.value_dim);
+      accumulate<T>(dweight[j], q(r), dk + at[j] * a.dim, a.dim);
+    }
+  }
+
+  void dense_run(i64 first, i64 last) {
+    const i64 rows = last - first, width = keys_of(a, w.first + last - 1);
+    T *p = scores + first * stride, *g = grads + first * stride;
+    const i64 panels = which * parsimax::padded_keys(a.keys) * a.value_dim;
+    product_packed<T>(rows, width, a.value_dim, T(1), grad(first), a.grad.l, (const T*)a.value_panels + panels, g, stride);
+    for (i64 r = first; r < last; r++) {
+      const i64 n = keys_of(a, w.first + r);
+      T *pr = scores + r * stride, *gr = grads + r * stride;
+      weights(r, n);
+      through_mapping(r, n, pr, gr);
+      if (T* m = dmask(r)) __builtin_memcpy(m, gr, n * sizeof(T));
+      for (i64 j = 0; j < n; j++) gr[j] *= T(a.scale);
+      for (i64 j = n; j < width; j++) pr[j] = gr[j] = 0;
+    }
+    product<T>(rows, a.dim, width, g, stride, 1, k, a.k.l, dq(first), a.dim, Into::set);
+    product<T>(width, a.dim, rows, g, 1, stride, q(first), a.q.l, dk, a.dim, Into::add);
+    product<T>(width, a.value_dim, rows, p, 1, stride, grad(first), a.grad.l, dv, a.value_dim, Into::add);
+  }
+
+  // A row of NaN weights: whatever it touches is NaN, as it is for softmax.
+  void poison(i64 r, i64 n) {
+    const T nan = T(__builtin_nan(""));
+    fill<T>(dq(r), a.dim, nan);
+    fill<T>(dk, n * a.dim, nan);
+    fill<T>(dv, n * a.value_dim, nan);
+    if (T* m = dmask(r)) fill<T>(m, n, nan);
+    a.dalpha[w.row(a, r)] = nan;
+  }
+};
+template <class T> void backward(const Attention& a, i64 task, void* scratch) {
+  Backward<T>(a, task, (char*)scratch).run();
+}
+}  // namespace
+
+#define CAT(a, b) a##b
+#define TABLE(isa) CAT(attention_, isa)
+const parsimax::AttentionKernels parsimax::TABLE(ISA) = {
+    {NR<float>, NR<double>}, {pack<float>, pack<double>}, {forward<float>, forward<double>}, {backward<float>, backward<double>}};

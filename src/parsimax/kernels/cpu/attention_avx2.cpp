@@ -1,0 +1,2 @@
+#define ISA avx2
+#include "attention.inl"

@@ -1,0 +1,2 @@
+#define ISA base
+#include "attention.inl"

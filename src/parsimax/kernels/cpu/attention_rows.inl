@@ -1,0 +1,110 @@
+// Work on one row through its support, shared by attention and the linear loss.
+#include <cstdint>
+#include <type_traits>
+namespace {
+template <class T> inline void fill(T* p, i64 n, T value) {
+  for (i64 j = 0; j < n; j++) p[j] = value;
+}
+// n is a multiple of 16 in the ones below: the callers pad the features.
+template <class T> inline T dot(const T* x, const T* y, i64 n) {
+  V<T> a{}, b{};
+  i64 i = 0;
+  for (; i + 2 * W<T> <= n; i += 2 * W<T>) {
+    a += load<T>(x + i) * load<T>(y + i);
+    b += load<T>(x + i + W<T>) * load<T>(y + i + W<T>);
+  }
+  if (i < n) a += load<T>(x + i) * load<T>(y + i);
+  return sum<T>(a + b);
+}
+template <class T> inline void accumulate(T c, const T* x, T* y, i64 n) {
+  for (i64 i = 0; i < n; i += W<T>) store<T, T>(y + i, load<T>(y + i) + c * load<T>(x + i));
+}
+template <class T, int N> inline void combine_block(i64 count, const T* c, const int32_t* at, const T* x, i64 stride, T* out) {
+  V<T> acc[N] = {};
+  for (i64 j = 0; j < count; j++) {
+    const T* row = x + at[j] * stride;
+#pragma GCC unroll 4
+    for (int v = 0; v < N; v++) acc[v] += c[j] * load<T>(row + v * W<T>);
+  }
+#pragma GCC unroll 4
+  for (int v = 0; v < N; v++) store<T, T>(out + v * W<T>, acc[v]);
+}
+// out = sum_j c[j] x[at[j]]
+template <class T> inline void combine(i64 count, const T* c, const int32_t* at, const T* x, i64 stride, i64 n, T* out) {
+  i64 i = 0;
+  for (; i + 4 * W<T> <= n; i += 4 * W<T>) combine_block<T, 4>(count, c, at, x + i, stride, out + i);
+  for (; i < n; i += W<T>) combine_block<T, 1>(count, c, at, x + i, stride, out + i);
+}
+
+// Above 2 the weights move by more than the rounding of float: those rows are solved in double.
+template <class T> inline bool needs_double(const Alpha& a) { return same<T, float> && a.alpha > 2; }
+inline void narrow_in_place(void* values, i64 n) {
+  for (i64 j = 0; j < n; j++) {
+    double x;
+    __builtin_memcpy(&x, (char*)values + 8 * j, 8);
+    const float y = float(x);
+    __builtin_memcpy((char*)values + 4 * j, &y, 4);
+  }
+}
+
+// The support of a row of scores; value has room for n + PAD doubles.
+template <class T> inline Support<T> row_support(const T* x, i64 n, const Alpha& a, T* value, int32_t* index) {
+  if (!needs_double<T>(a)) return find_support<T>(x, n, a, value, index);
+  const auto s = find_support<double>(x, n, a, (double*)value, index);
+  if (s.status == FOUND) narrow_in_place(value, s.count);
+  return {s.status, value, s.index, s.count, s.max, s.theta, s.pz, s.edge};
+}
+// The weights of a row of scores whose maximum and edge are known, in place. wide: room for n + PAD doubles.
+template <class T> inline void row_weights(T* x, i64 n, const Alpha& a, double max, const Edge& edge, void* wide) {
+  const auto solve = [&](auto* z) {
+    using C = std::remove_pointer_t<decltype(z)>;
+    for (i64 j = 0; j < n; j += W<C>) store<C, C>(z + j, load<C>(x + j, n - j, -INF<C>) - C(max));
+    evaluate<C, false>(a, edge, z, n, z, (double*)nullptr);
+  };
+  if (!needs_double<T>(a)) return solve(x);
+  solve((double*)wide);
+  for (i64 j = 0; j < n; j++) x[j] = T(((double*)wide)[j]);
+}
+
+// What is in the support among the candidates, packed to the front of value and index; without an index the
+// candidates are the columns in order.
+template <class T> inline i64 compact(const Support<T>& s, int32_t* index) {
+  i64 count = 0;
+  for (i64 j = 0; j < s.count; j++) {
+    const T p = s.value[j];
+    index[count] = s.index ? s.index[j] : int32_t(j);
+    s.value[count] = p;
+    count += p > 0;
+  }
+  return count;
+}
+template <class T> inline i64 count_positive(const T* p, i64 n) {
+  i64 count = 0;
+  for (i64 j = 0; j < n; j += W<T>) count += __builtin_popcount(gt_bits<T>(load<T>(p + j, n - j, T(0)), V<T>{}));
+  return count;
+}
+
+// From dweight = dL/dp to dL/dscore, in place, by the same sums as the mapping's own backward, in precision C. Returns
+// dL/dalpha if BY_ALPHA. slope, rho: room for n numbers of C and a vector more.
+template <class C, bool BY_ALPHA, class T>
+double weight_gradient(i64 n, const Alpha& alpha, const T* p, T* dweight, C* slope, C* rho) {
+  Sums<C> sums;
+  for (i64 j = 0; j < n; j += W<C>)
+    store<C, C>(slope + j, weigh<C, BY_ALPHA>(alpha, load<C>(p + j, n - j, C(0)), load<C>(dweight + j, n - j, C(0)), rho + j, sums));
+  const double total = sums.s.get(), mean = total == 0 ? 0 : sums.sg.get() / total;
+  const double middle = BY_ALPHA && total != 0 ? sums.sr.get() / total : 0;
+  Total<C> by_alpha;
+  for (i64 j = 0; j < n; j += W<C>) {
+    const V<C> s = load<C>(slope + j), d = s * (load<C>(dweight + j, n - j, C(0)) - C(mean)), kept = s != 0 ? d : V<C>{};
+    if constexpr (BY_ALPHA) by_alpha.add(kept * (load<C>(rho + j) - C(middle)));
+    store<T, C>(dweight + j, kept, n - j);
+  }
+  return by_alpha.get();
+}
+template <class T> double weight_gradient(i64 n, const Alpha& alpha, bool by_alpha, const T* p, T* dweight, void* slope, void* rho) {
+  const auto run = [&]<class C>(C* s, C* r) {
+    return by_alpha ? weight_gradient<C, true, T>(n, alpha, p, dweight, s, r) : weight_gradient<C, false, T>(n, alpha, p, dweight, s, r);
+  };
+  return needs_double<T>(alpha) ? run((double*)slope, (double*)rho) : run((T*)slope, (T*)rho);
+}
+}  // namespace

@@ -1,0 +1,49 @@
+// The loss of hidden @ weight.T + bias without the matrix of logits; one table of kernels per instruction set.
+#pragma once
+#include <cstdint>
+namespace parsimax {
+struct LinearLoss {
+  int64_t rows, classes, dim;  // dim: a multiple of 16
+  int64_t cap;                 // support kept for the backward, entries a row
+  double alpha_value, softcap;  // softcap 0: none
+  const void *hidden, *weight, *bias;
+  int64_t hidden_stride, weight_stride;
+  const int64_t* target;  // -1: ignored
+  const double* alpha;    // per row, step 0 or 1; absent: alpha_value
+  int64_t alpha_step;
+  // What the forward leaves, per row: (maximum, edge, d loss / d alpha), entries of the support, how many.
+  double* state;
+  int32_t *index, *count;
+  void *support, *loss;
+  // The backward. Rows of up to cap entries become (column, coefficient) lists of cap + 1, the target included.
+  const double* grad;
+  int32_t *column, *entries;
+  void *coefficient, *dhidden, *dweight, *dbias;
+};
+
+// Rows whose logits are in memory together.
+struct Chunk {
+  int64_t count, stride;
+  const int64_t* rows;
+  const void* hidden;  // their hidden states, one after the other every hidden_stride
+  int64_t hidden_stride;
+  void *logits, *dhidden;
+};
+
+struct LinearLossKernels {
+  int64_t group[2];  // classes scored in one task
+  void (*score[2])(const LinearLoss&, const Chunk&, int64_t task, void* scratch);
+  void (*forward[2])(const LinearLoss&, const Chunk&, int64_t i, void* scratch);
+  // Rows with a kept support: coefficients and dhidden, then dweight a slice of features at a time.
+  void (*sparse_row[2])(const LinearLoss&, int64_t row);
+  void (*sparse_slice[2])(const LinearLoss&, int64_t slice);
+  // The other rows, a chunk at a time: logits to their gradient, then two products.
+  void (*wide_row[2])(const LinearLoss&, const Chunk&, int64_t i, void* scratch);
+  void (*wide_hidden[2])(const LinearLoss&, const Chunk&, int64_t first, int64_t last);
+  void (*wide_weight[2])(const LinearLoss&, const Chunk&, int64_t first, int64_t last);
+};
+extern const LinearLossKernels linear_loss_base, linear_loss_avx2, linear_loss_avx512;
+
+constexpr int64_t SLICE = 64;  // features of dweight that one task owns
+constexpr int64_t logit_stride(int64_t classes) { return (classes + 63) / 64 * 64 + 16; }
+}  // namespace parsimax

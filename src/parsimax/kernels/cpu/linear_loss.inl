@@ -1,0 +1,172 @@
+// Fenchel-Young loss of linear scores. Logits exist for a chunk of rows at a time; the gradient of a row is its support
+// minus its target, so only those rows of the weight are touched, unless the support is wide. Included once per
+// instruction set, with ISA defined.
+#include "linear_loss.h"
+#include "loss.inl"
+#include "grad.inl"
+#include "gemm.inl"
+#include "attention_rows.inl"
+
+namespace {
+using parsimax::Chunk;
+using parsimax::LinearLoss;
+constexpr i64 PANELS = 4;  // packed and multiplied in one task
+
+inline Alpha alpha_of(const LinearLoss& p, i64 row) { return Alpha(p.alpha ? p.alpha[row * p.alpha_step] : p.alpha_value); }
+
+template <class T> void score(const LinearLoss& p, const Chunk& c, i64 task, void* scratch) {
+  T* panel = (T*)scratch;
+  for (i64 j = task * PANELS * NR<T>; j < p.classes && j < (task + 1) * PANELS * NR<T>; j += NR<T>) {
+    pack_panel<T>((const T*)p.weight + j * p.weight_stride, p.weight_stride, p.classes - j, p.dim, panel);
+    strip<T, NV>(c.count, (const T*)c.hidden, c.hidden_stride, 1, panel, NR<T>, (T*)c.logits + j, c.stride, p.dim, T(1), Into::set);
+  }
+}
+
+// cap tanh(x / cap): near 0 by its odd series, where 1 - e^-2x would lose digits.
+template <class T> inline V<T> soft_limit(V<T> x, T cap) {
+  const V<T> t = x / cap, size = t < 0 ? -t : t, e = exp2<T>(size * T(-2.8853900817779268)), far = (1 - e) / (1 + e), s = t * t;
+  V<T> near;
+  if constexpr (same<T, float>)
+    near = horner<T>(s, all<T>(-1382. / 155925), 62. / 2835, -17. / 315, 2. / 15, -1. / 3, 1.);
+  else
+    near = horner<T>(s, all<T>(-443861162. / 1856156927625.), 6404582. / 10854718875., -929569. / 638512875., 21844. / 6081075,
+                     -1382. / 155925, 62. / 2835, -17. / 315, 2. / 15, -1. / 3, 1.);
+  const V<T> signed_far = t < 0 ? -far : far;
+  return cap * (size < T(same<T, float> ? 0.25 : 0.1) ? t * near : signed_far);
+}
+template <class T> void finish_logits(const LinearLoss& p, T* z) {
+  const T* bias = (const T*)p.bias;
+  if (!bias && p.softcap == 0) return;
+  for (i64 j = 0; j < p.classes; j += W<T>) {
+    V<T> x = load<T>(z + j);
+    if (bias) x += load<T>(bias + j, p.classes - j, T(0));
+    store<T, T>(z + j, p.softcap == 0 ? x : soft_limit<T>(x, T(p.softcap)));  // rows of logits have room to spare
+  }
+}
+
+template <class T> void forward(const LinearLoss& p, const Chunk& c, i64 i, void* scratch) {
+  const i64 row = c.rows[i], target = p.target[row];
+  T* z = (T*)c.logits + i * c.stride;
+  T& loss = ((T*)p.loss)[row];
+  double* state = p.state + 3 * row;
+  state[0] = state[1] = state[2] = 0;
+  p.count[row] = 0;
+  loss = 0;
+  if (target < 0) return;
+  finish_logits<T>(p, z);
+  const Alpha alpha = alpha_of(p, row);
+  T* value = (T*)scratch;
+  int32_t* index = (int32_t*)((double*)scratch + p.classes + PAD);
+  const auto found = row_support<T>(z, p.classes, alpha, value, index);
+  if (found.status == NOT_A_NUMBER || alpha.alpha == 0) {
+    p.count[row] = -1;
+    loss = T(__builtin_nan(""));
+    state[2] = __builtin_nan("");
+    return;
+  }
+  if (found.status == EMPTY) {
+    loss = INF<T>;
+    return;
+  }
+  const double gap = found.max - double(z[target]);
+  const double rest = alpha.kind == ARGMAX ? 0 : (alpha.b * found.pz + found.theta) / alpha.alpha;
+  loss = T(gap + rest > 0 ? gap + rest : 0);
+  state[0] = found.max;
+  state[1] = alpha.kind == GENERAL ? found.edge.w : found.edge.E;
+  const i64 count = compact<T>(found, index);
+  store<T, T>(value + count, V<T>{});
+  if (p.alpha) state[2] = entropy_slope<T>(alpha, value, count);
+  p.count[row] = int32_t(count);
+  if (count <= p.cap) {
+    __builtin_memcpy(p.index + row * p.cap, index, count * sizeof(int32_t));
+    __builtin_memcpy((T*)p.support + row * p.cap, value, count * sizeof(T));
+  }
+}
+
+// d softcap(x) / dx at the logit of (row, column), computed again: the forward keeps no logits.
+template <class T> T cap_slope(const LinearLoss& p, i64 row, i64 column) {
+  T x = dot<T>((const T*)p.hidden + row * p.hidden_stride, (const T*)p.weight + column * p.weight_stride, p.dim);
+  if (p.bias) x += ((const T*)p.bias)[column];
+  const T t = soft_limit<T>(x - V<T>{}, T(p.softcap))[0] / T(p.softcap);
+  return 1 - t * t;
+}
+
+template <class T> void sparse_row(const LinearLoss& p, i64 row) {
+  const i64 target = p.target[row], known = p.count[row], width = p.cap + 1;
+  int32_t* column = p.column + row * width;
+  T* c = (T*)p.coefficient + row * width;
+  i64 n = 0;
+  const bool kept = target >= 0 && known > 0 && known <= p.cap;
+  if (kept) {
+    bool seen = false;
+    const T g = T(p.grad[row]);
+    for (; n < known; n++) {
+      column[n] = p.index[row * p.cap + n];
+      c[n] = ((const T*)p.support)[row * p.cap + n];
+      if (column[n] == target) c[n] -= 1, seen = true;
+      c[n] *= g;
+    }
+    if (!seen) column[n] = int32_t(target), c[n++] = -g;
+    if (p.softcap != 0)
+      for (i64 j = 0; j < n; j++) c[j] *= cap_slope<T>(p, row, column[j]);
+  }
+  p.entries[row] = int32_t(n);
+  combine<T>(n, c, column, (const T*)p.weight, p.weight_stride, p.dim, (T*)p.dhidden + row * p.dim);
+}
+
+template <class T> void sparse_slice(const LinearLoss& p, i64 slice) {
+  const i64 first = slice * parsimax::SLICE, left = p.dim - first, n = left < parsimax::SLICE ? left : parsimax::SLICE;
+  const i64 width = p.cap + 1;
+  for (i64 j = 0; j < p.classes; j++) fill<T>((T*)p.dweight + j * p.dim + first, n, 0);
+  if (p.dbias && slice == 0) fill<T>((T*)p.dbias, p.classes, 0);
+  for (i64 row = 0; row < p.rows; row++) {
+    const int32_t* column = p.column + row * width;
+    const T* c = (const T*)p.coefficient + row * width;
+    const T* h = (const T*)p.hidden + row * p.hidden_stride + first;
+    for (i64 j = 0; j < p.entries[row]; j++) {
+      accumulate<T>(c[j], h, (T*)p.dweight + column[j] * p.dim + first, n);
+      if (p.dbias && slice == 0) ((T*)p.dbias)[column[j]] += c[j];
+    }
+  }
+}
+
+// Logits of a row to their gradient, in place.
+template <class T> void wide_row(const LinearLoss& p, const Chunk& c, i64 i, void* scratch) {
+  const i64 row = c.rows[i], target = p.target[row];
+  T* z = (T*)c.logits + i * c.stride;
+  if (p.count[row] < 0) return fill<T>(z, p.classes, T(__builtin_nan("")));
+  finish_logits<T>(p, z);
+  T* slope = nullptr;
+  if (p.softcap != 0) {
+    slope = (T*)((double*)scratch + p.classes + PAD);
+    for (i64 j = 0; j < p.classes; j++) slope[j] = 1 - z[j] / T(p.softcap) * (z[j] / T(p.softcap));
+  }
+  const Alpha alpha = alpha_of(p, row);
+  const double* state = p.state + 3 * row;
+  Edge edge;
+  if (alpha.kind == GENERAL) edge.w = state[1], edge.E = exp(alpha.b * state[1]);
+  else edge.E = state[1];
+  row_weights<T>(z, p.classes, alpha, state[0], edge, scratch);
+  z[target] -= 1;
+  const T g = T(p.grad[row]);
+  for (i64 j = 0; j < p.classes; j++) z[j] *= slope ? g * slope[j] : g;
+}
+template <class T> void wide_hidden(const LinearLoss& p, const Chunk& c, i64 first, i64 last) {
+  product<T>(last - first, p.dim, p.classes, (const T*)c.logits + first * c.stride, c.stride, 1, (const T*)p.weight,
+             p.weight_stride, (T*)c.dhidden + first * p.dim, p.dim, Into::set);
+}
+template <class T> void wide_weight(const LinearLoss& p, const Chunk& c, i64 first, i64 last) {
+  product<T>(last - first, p.dim, c.count, (const T*)c.logits + first, 1, c.stride, (const T*)c.hidden, c.hidden_stride,
+             (T*)p.dweight + first * p.dim, p.dim, Into::add);
+  if (p.dbias)
+    for (i64 i = 0; i < c.count; i++)
+      for (i64 j = first; j < last; j++) ((T*)p.dbias)[j] += ((const T*)c.logits)[i * c.stride + j];
+}
+}  // namespace
+
+#define CAT(a, b) a##b
+#define TABLE(isa) CAT(linear_loss_, isa)
+#define BOTH(f) {f<float>, f<double>}
+const parsimax::LinearLossKernels parsimax::TABLE(ISA) = {
+    {PANELS * NR<float>, PANELS * NR<double>}, BOTH(score), BOTH(forward), BOTH(sparse_row), BOTH(sparse_slice),
+    BOTH(wide_row), BOTH(wide_hidden), BOTH(wide_weight)};

@@ -1,0 +1,2 @@
+#define ISA avx2
+#include "linear_loss.inl"

@@ -1,0 +1,2 @@
+#define ISA base
+#include "linear_loss.inl"

@@ -1,0 +1,101 @@
+// Fenchel-Young loss of a row against class c: (max - x_c) + (b p.z + theta) / alpha, which is 0 exactly when c leads by
+// 1 / (alpha - 1). The forward keeps the support when it fits in `cap` numbers; the backward is then a fill of zeros and
+// a scatter, and for wider rows one more read of x with the edge already known.
+// d loss / d alpha is that of the entropy at fixed p: H = -(1/alpha) sum p L psi(t), L = log p, t = b L, psi = (e^t - 1)/t.
+#pragma once
+#include "map.inl"
+namespace {
+enum { ROW_IGNORED = -1, ROW_NAN = -2, ROW_EMPTY = -3 };  // in LossRow::count
+
+template <class T> inline V<T> psi_slope(V<T> t, V<T> grown) {  // psi'(t) = (e^t (t - 1) + 1) / t^2, grown = e^t
+  const V<T> direct = (grown * (t - 1) + 1) / (t * t), size = t < 0 ? -t : t;
+  V<T> series;  // k / (k + 1)!
+  if constexpr (same<T, float>)
+    series = horner<T>(t, all<T>(9 / 3628800.), 8 / 362880., 7 / 40320., 1 / 840., 1 / 144., 1 / 30., 1 / 8., 1 / 3., 0.5);
+  else
+    series = horner<T>(t, all<T>(17 / 6402373705728000.), 16 / 355687428096000., 15 / 20922789888000., 14 / 1307674368000.,
+                       13 / 87178291200., 12 / 6227020800., 11 / 479001600., 10 / 39916800., 9 / 3628800., 8 / 362880.,
+                       7 / 40320., 1 / 840., 1 / 144., 1 / 30., 1 / 8., 1 / 3., 0.5);
+  return size < T(0.75) ? series : direct;
+}
+template <class T> inline double entropy_slope(const Alpha& a, const T* p, i64 count) {  // dH/dalpha; p = 0 up to W beyond
+  constexpr i64 L = W<T>;
+  if (a.kind == ARGMAX) return 0;
+  Total<T> first, second;
+  for (i64 i = 0; i < count; i += L) {
+    const V<T> v = load<T>(p + i), l2 = log2<T>(v), l = l2 * T(0.69314718055994530942), t = l * T(a.b);
+    const V<T> grown = exp2<T>(l2 * T(a.b)), slope = psi_slope<T>(t, grown), pl = v * l;
+    first.add(v != 0 ? pl * (grown - t * slope) : V<T>{});
+    second.add(v != 0 ? pl * l * slope : V<T>{});
+  }
+  return first.get() / (a.alpha * a.alpha) - second.get() / a.alpha;
+}
+
+template <class T, class S>
+inline void loss_row(const parsimax::LossArgs& args, i64 r, const Alpha& a, const Scratch& sc) {
+  const i64 n = args.n, c = args.target[r];
+  auto x = (const S*)args.x + r * n;
+  auto loss = (Compute<S>*)args.loss + r;
+  parsimax::LossRow& row = args.rows[r];
+  row = {};
+  auto end = [&](i64 mark, double value, double slope) { row.count = mark, row.dalpha = slope, *loss = Compute<S>(value); };
+  if (c < 0) return end(ROW_IGNORED, 0, 0);
+  T* value = sc.numbers<T>(0);
+  const Support<T> s = find_support<T>(x, n, a, value, sc.index());
+  if (s.status == NOT_A_NUMBER || a.alpha == 0) return end(ROW_NAN, __builtin_nan(""), __builtin_nan(""));
+  if (s.status == EMPTY) return end(ROW_EMPTY, INF<double>, 0);
+  const double gap = s.max - double(scalar_float(x[c]));
+  const double rest = a.kind == ARGMAX ? 0 : (a.b * s.pz + s.theta) / a.alpha;
+  end(s.count, gap + rest > 0 ? gap + rest : 0, args.alpha.data ? entropy_slope<T>(a, value, s.count) : 0);
+  row.max = s.max, row.w = s.edge.w, row.E = s.edge.E;
+  if (s.count <= args.cap) {
+    auto index = args.index + r * args.cap;
+    auto kept = (Compute<S>*)args.value + r * args.cap;
+    for (i64 i = 0; i < s.count; i++) index[i] = s.index ? s.index[i] : int32_t(i), kept[i] = Compute<S>(value[i]);
+  }
+}
+template <class T, class S>
+inline void loss_grad_row(const parsimax::LossArgs& args, i64 r, const Alpha& a, const Scratch& sc) {
+  const i64 n = args.n, c = args.target[r];
+  auto dx = (S*)args.dx + r * n;
+  const parsimax::LossRow& row = args.rows[r];
+  const double g = at(args.g, r);
+  if (row.count == ROW_NAN) return fill_row(dx, n, __builtin_nan(""));
+  if (row.count < 0) return fill_row(dx, n, 0);
+  double at_target = 0;
+  auto spread = [&](auto* value, const int32_t* index, i64 count) {
+    __builtin_memset((void*)dx, 0, n * sizeof(S));
+    for (i64 i = 0; i < count; i++) {
+      dx[index[i]] = from_float<S>(g * value[i]);
+      if (index[i] == c) at_target = value[i];
+    }
+  };
+  if (row.count <= args.cap) spread((const Compute<S>*)args.value + r * args.cap, args.index + r * args.cap, row.count);
+  else {
+    T* value = sc.numbers<T>(0);
+    const Edge e{row.w, row.E};
+    const Gathered found = gather<T>((const S*)args.x + r * n, n, T(row.max), cut(a, e), value, sc.index());
+    evaluate<T, false>(a, e, value, found.count, value, (double*)nullptr);
+    if (found.dense) {
+      for (i64 i = 0; i < n; i += W<T>) store<S, T>(dx + i, load<T>(value + i) * T(g), n - i);
+      at_target = value[c];
+    } else spread(value, sc.index(), found.count);
+  }
+  dx[c] = from_float<S>(g * (at_target - 1));
+}
+template <class S, bool GRAD> void loss_rows_of(const void* args_, i64 first, i64 last, void* scratch) {
+  const auto& args = *(const parsimax::LossArgs*)args_;
+  const Scratch sc{(char*)scratch, args.n};
+  for (i64 r = first; r < last; r++) {
+    const Alpha a(at(args.alpha, r));
+    auto run = [&](auto t) {
+      if constexpr (GRAD) loss_grad_row<decltype(t), S>(args, r, a, sc);
+      else loss_row<decltype(t), S>(args, r, a, sc);
+    };
+    if (a.alpha > 2) run(double());
+    else run(Compute<S>());
+  }
+}
+template <class S> void loss_rows(const void* a, i64 first, i64 last, void* s) { loss_rows_of<S, false>(a, first, last, s); }
+template <class S> void loss_grad_rows(const void* a, i64 first, i64 last, void* s) { loss_rows_of<S, true>(a, first, last, s); }
+}  // namespace

@@ -1,0 +1,246 @@
+// Row operators over libtorch's stable ABI. No Python symbol is used: the library is loaded by torch.ops.load_library.
+#include <torch/csrc/stable/library.h>
+#include <torch/csrc/stable/ops.h>
+#include <torch/csrc/stable/tensor.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <optional>
+#include <tuple>
+
+#include "level.h"
+#include "rows.h"
+
+using namespace parsimax;
+using torch::headeronly::ScalarType;
+using torch::stable::Tensor;
+
+static int detect() {
+  int best = 0;
+#if defined(__x86_64__)
+  __builtin_cpu_init();
+#define HAS(f) __builtin_cpu_supports(f)
+  if (HAS("avx2") && HAS("fma") && HAS("f16c")) best = 1;
+  if (best && HAS("avx512f") && HAS("avx512bw") && HAS("avx512dq") && HAS("avx512vl")) best = 2;
+  const char* want = std::getenv("PARSIMAX_CPU");
+  if (want && !strcmp(want, "base")) best = 0;
+  if (want && !strcmp(want, "avx2")) best = std::min(best, 1);
+#endif
+  return best;
+}
+static const int level = detect();
+int parsimax::cpu_level() { return level; }
+static const RowKernels& kernels() {
+#if defined(__x86_64__)
+  return level == 2 ? rows_avx512 : level == 1 ? rows_avx2 : rows_base;
+#else
+  return rows_base;
+#endif
+}
+
+static int type_of(const Tensor& x) {
+  switch (x.scalar_type()) {
+    case ScalarType::Float: return 0;
+    case ScalarType::Double: return 1;
+    case ScalarType::BFloat16: return 2;
+    case ScalarType::Half: return 3;
+    default: STD_TORCH_CHECK(false, "parsimax: scores must be float32, float64, bfloat16 or float16"); return 0;
+  }
+}
+struct Rows { int64_t n, rows; };
+static Rows rows_of(const Tensor& x) {
+  STD_TORCH_CHECK(x.dim() > 0, "parsimax: the row kernels need at least one dimension");
+  const int64_t n = x.size(x.dim() - 1);
+  STD_TORCH_CHECK(n < (int64_t(1) << 31) - 256, "parsimax: rows of 2^31 numbers or more are not supported, got ", n);
+  int64_t rows = 1;
+  for (int64_t d = 0; d + 1 < x.dim(); d++) rows *= x.size(d);
+  return {n, rows};
+}
+// Each thread keeps the scratch of ordinary rows; that of very long ones is given back with the next shorter call.
+static void* scratch_for(int64_t n) {
+  struct Buffer { std::unique_ptr<char[]> data; int64_t size = 0; };
+  static thread_local Buffer buffer;
+  const int64_t bytes = scratch_bytes(n) + 64;
+  if (bytes > buffer.size || buffer.size > (int64_t(16) << 20)) {
+    buffer.size = 0;
+    buffer.data.reset(new char[bytes]);
+    buffer.size = bytes;
+  }
+  return (void*)(((uintptr_t)buffer.data.get() + 63) & ~uintptr_t(63));
+}
+static Tensor packed(const Tensor& x) { return x.is_contiguous() ? x : torch::stable::contiguous(x); }
+static void run(Work work, const void* args, Rows r) {
+  if (r.rows == 0 || r.n == 0) return;
+  const int64_t blocks = (r.rows + BLOCK - 1) / BLOCK, grain = std::max<int64_t>(1, 32768 / (r.n * BLOCK));
+  auto part = [&](int64_t b, int64_t e) { work(args, b * BLOCK, std::min(e * BLOCK, r.rows), scratch_for(r.n)); };
+  if (blocks <= grain) part(0, blocks);
+  else torch::stable::parallel_for(0, blocks, grain, part);
+}
+// A parameter: a float, or a tensor with one number, or one per row. `hold` keeps a contiguous copy alive.
+static Param param(const std::optional<Tensor>& t, double value, int64_t rows, Tensor& hold) {
+  if (!t.has_value()) return {nullptr, true, 0, value};
+  const auto type = t->scalar_type();
+  STD_TORCH_CHECK(type == ScalarType::Float || type == ScalarType::Double, "parsimax: a parameter must be float32 or float64");
+  const int64_t count = t->numel();
+  STD_TORCH_CHECK(count == 1 || count == rows, "parsimax: a parameter needs 1 number or one per row (", rows, "), got ", count);
+  hold = packed(*t);
+  return {hold.const_data_ptr(), type == ScalarType::Double, count == 1 ? 0 : 1, 0};
+}
+// Zeros, so that rows of length 0, which no kernel visits, have a value.
+static Tensor one_per_row(const Tensor& x, int64_t rows, bool wanted, ScalarType type = ScalarType::Double) {
+  if (!wanted) return torch::stable::new_empty(x, {0}, type);
+  return torch::stable::new_zeros(x, {rows}, type);
+}
+
+Tensor entmax_fwd(Tensor x, std::optional<Tensor> alpha, double alpha_value) {
+  const int t = type_of(x);
+  const Rows r = rows_of(x);
+  x = packed(x);
+  Tensor p = torch::stable::empty_like(x), hold = x;
+  const MapArgs args{x.const_data_ptr(), p.mutable_data_ptr(), param(alpha, alpha_value, r.rows, hold), r.n};
+  run(kernels().map[t], &args, r);
+  return p;
+}
+
+// From p alone: s = p^(2 - alpha), and the derivative by alpha is a function of p too.
+std::tuple<Tensor, Tensor> entmax_bwd(Tensor p, Tensor g, std::optional<Tensor> alpha, double alpha_value, bool need_alpha) {
+  const int t = type_of(p);
+  const Rows r = rows_of(p);
+  STD_TORCH_CHECK(type_of(g) == t && g.numel() == p.numel(), "parsimax: p and its gradient differ in type or size");
+  p = packed(p);
+  g = packed(g);
+  Tensor dx = torch::stable::empty_like(p), dalpha = one_per_row(p, r.rows, need_alpha), hold = p;
+  const GradArgs args{p.const_data_ptr(), g.const_data_ptr(), dx.mutable_data_ptr(),
+                      need_alpha ? (double*)dalpha.mutable_data_ptr() : nullptr, param(alpha, alpha_value, r.rows, hold), r.n};
+  run(kernels().grad[t], &args, r);
+  return {dx, dalpha};
+}
+
+std::tuple<Tensor, Tensor> topk_fwd(Tensor x, int64_t k) {
+  STD_TORCH_CHECK(k >= 1, "parsimax: topk_sparsemax needs k >= 1, got ", k);
+  const int t = type_of(x);
+  const Rows r = rows_of(x);
+  x = packed(x);
+  Tensor p = torch::stable::empty_like(x), certain = one_per_row(x, r.rows, true, ScalarType::Bool);
+  const TopkArgs args{x.const_data_ptr(), p.mutable_data_ptr(), (bool*)certain.mutable_data_ptr(), r.n, k};
+  run(kernels().topk[t], &args, r);
+  return {p, certain};
+}
+
+// The four tensors of state: one LossRow per row, and the support of each row, if it fits into `cap`.
+std::tuple<Tensor, Tensor, Tensor, Tensor> loss_fwd(Tensor x, Tensor target, std::optional<Tensor> alpha, double alpha_value) {
+  const int t = type_of(x);
+  const Rows r = rows_of(x);
+  STD_TORCH_CHECK(target.scalar_type() == ScalarType::Long && target.numel() == r.rows,
+                  "parsimax: the loss needs one int64 target per row (", r.rows, "), got ", target.numel());
+  x = packed(x);
+  target = packed(target);
+  auto c = (const int64_t*)target.const_data_ptr();
+  for (int64_t i = 0; i < r.rows; i++)
+    STD_TORCH_CHECK(c[i] >= -1 && c[i] < r.n, "parsimax: target ", c[i], " is out of range for ", r.n, " classes");
+  const ScalarType out = t == 1 ? ScalarType::Double : ScalarType::Float;
+  const int64_t cap = std::min(r.n, std::max<int64_t>(64, r.n / 64));
+  Tensor loss = one_per_row(x, r.rows, true, out), hold = x;
+  Tensor rows = torch::stable::new_empty(x, {r.rows, int64_t(sizeof(LossRow) / 8)}, ScalarType::Double);
+  Tensor index = torch::stable::new_empty(x, {r.rows, cap}, ScalarType::Int), value = torch::stable::new_empty(x, {r.rows, cap}, out);
+  LossArgs args{x.const_data_ptr(), c, param(alpha, alpha_value, r.rows, hold), r.n, cap, loss.mutable_data_ptr(),
+                (LossRow*)rows.mutable_data_ptr(), (int32_t*)index.mutable_data_ptr(), value.mutable_data_ptr(), {}, nullptr};
+  run(kernels().loss[t], &args, r);
+  return {loss, rows, index, value};
+}
+std::tuple<Tensor, Tensor> loss_bwd(Tensor x, Tensor target, Tensor g, std::optional<Tensor> alpha, double alpha_value,
+                                    Tensor rows, Tensor index, Tensor value) {
+  const int t = type_of(x);
+  const Rows r = rows_of(x);
+  STD_TORCH_CHECK(g.numel() == r.rows && target.numel() == r.rows, "parsimax: the loss needs one gradient and target per row");
+  x = packed(x);
+  target = packed(target);
+  Tensor dx = torch::stable::empty_like(x), dalpha = one_per_row(x, r.rows, alpha.has_value()), hold = x, hold_g = x;
+  Param weight = param(g, 0, r.rows, hold_g);
+  const int64_t cap = index.size(1);
+  LossArgs args{x.const_data_ptr(), (const int64_t*)target.const_data_ptr(), param(alpha, alpha_value, r.rows, hold), r.n, cap, nullptr,
+                (LossRow*)rows.const_data_ptr(), (int32_t*)index.const_data_ptr(), (void*)value.const_data_ptr(), weight,
+                dx.mutable_data_ptr()};
+  run(kernels().loss_grad[t], &args, r);
+  if (alpha.has_value()) {
+    auto out = (double*)dalpha.mutable_data_ptr();
+    for (int64_t i = 0; i < r.rows; i++) {
+      const double slope = args.rows[i].dalpha;
+      out[i] = slope == 0 ? 0 : slope * (weight.wide ? ((const double*)weight.data)[i * weight.stride] : ((const float*)weight.data)[i * weight.stride]);
+    }
+  }
+  return {dx, dalpha};
+}
+
+Tensor rsoftmax_fwd(Tensor x, std::optional<Tensor> rate, double rate_value) {
+  const int t = type_of(x);
+  const Rows r = rows_of(x);
+  x = packed(x);
+  Tensor p = torch::stable::empty_like(x), hold = x;
+  const ThresholdArgs args{x.const_data_ptr(), nullptr, nullptr, p.mutable_data_ptr(), nullptr, param(rate, rate_value, r.rows, hold), r.n, false};
+  run(kernels().rsoftmax[t], &args, r);
+  return p;
+}
+std::tuple<Tensor, Tensor> rsoftmax_bwd(Tensor x, Tensor g, std::optional<Tensor> rate, double rate_value, bool detach, bool need_rate) {
+  const int t = type_of(x);
+  const Rows r = rows_of(x);
+  STD_TORCH_CHECK(type_of(g) == t && g.numel() == x.numel(), "parsimax: the scores and the gradient differ in type or size");
+  x = packed(x);
+  g = packed(g);
+  Tensor dx = torch::stable::empty_like(x), drate = one_per_row(x, r.rows, need_rate), hold = x;
+  const ThresholdArgs args{x.const_data_ptr(), nullptr, g.const_data_ptr(), dx.mutable_data_ptr(),
+                           need_rate ? (double*)drate.mutable_data_ptr() : nullptr, param(rate, rate_value, r.rows, hold), r.n, detach};
+  run(kernels().rsoftmax_grad[t], &args, r);
+  return {dx, drate};
+}
+
+Tensor budget_fwd(Tensor x, std::optional<Tensor> budget, double budget_value) {
+  const int t = type_of(x);
+  const Rows r = rows_of(x);
+  x = packed(x);
+  Tensor p = torch::stable::empty_like(x), hold = x;
+  const ThresholdArgs args{x.const_data_ptr(), nullptr, nullptr, p.mutable_data_ptr(), nullptr, param(budget, budget_value, r.rows, hold), r.n, false};
+  run(kernels().budget[t], &args, r);
+  return p;
+}
+std::tuple<Tensor, Tensor> budget_bwd(Tensor p, Tensor g, bool need_budget) {
+  const int t = type_of(p);
+  const Rows r = rows_of(p);
+  STD_TORCH_CHECK(type_of(g) == t && g.numel() == p.numel(), "parsimax: p and its gradient differ in type or size");
+  p = packed(p);
+  g = packed(g);
+  Tensor dx = torch::stable::empty_like(p), dbudget = one_per_row(p, r.rows, need_budget);
+  const ThresholdArgs args{nullptr, p.const_data_ptr(), g.const_data_ptr(), dx.mutable_data_ptr(),
+                           need_budget ? (double*)dbudget.mutable_data_ptr() : nullptr, {}, r.n, false};
+  run(kernels().budget_grad[t], &args, r);
+  return {dx, dbudget};
+}
+
+int64_t isa() { return level; }
+
+STABLE_TORCH_LIBRARY(parsimax, m) {
+  m.def("_entmax_fwd(Tensor x, Tensor? alpha, float alpha_value) -> Tensor");
+  m.def("_entmax_bwd(Tensor p, Tensor g, Tensor? alpha, float alpha_value, bool need_alpha) -> (Tensor, Tensor)");
+  m.def("_topk_sparsemax_fwd(Tensor x, int k) -> (Tensor, Tensor)");
+  m.def("_loss_fwd(Tensor x, Tensor target, Tensor? alpha, float alpha_value) -> (Tensor, Tensor, Tensor, Tensor)");
+  m.def("_loss_bwd(Tensor x, Tensor target, Tensor g, Tensor? alpha, float alpha_value, Tensor rows, Tensor index, Tensor value) -> (Tensor, Tensor)");
+  m.def("_rsoftmax_fwd(Tensor x, Tensor? rate, float rate_value) -> Tensor");
+  m.def("_rsoftmax_bwd(Tensor x, Tensor g, Tensor? rate, float rate_value, bool detach_threshold, bool need_rate) -> (Tensor, Tensor)");
+  m.def("_budget_fwd(Tensor x, Tensor? budget, float budget_value) -> Tensor");
+  m.def("_budget_bwd(Tensor p, Tensor g, bool need_budget) -> (Tensor, Tensor)");
+  m.def("_isa() -> int");
+}
+STABLE_TORCH_LIBRARY_IMPL(parsimax, CPU, m) {
+  m.impl("_entmax_fwd", TORCH_BOX(&entmax_fwd));
+  m.impl("_entmax_bwd", TORCH_BOX(&entmax_bwd));
+  m.impl("_topk_sparsemax_fwd", TORCH_BOX(&topk_fwd));
+  m.impl("_loss_fwd", TORCH_BOX(&loss_fwd));
+  m.impl("_loss_bwd", TORCH_BOX(&loss_bwd));
+  m.impl("_rsoftmax_fwd", TORCH_BOX(&rsoftmax_fwd));
+  m.impl("_rsoftmax_bwd", TORCH_BOX(&rsoftmax_bwd));
+  m.impl("_budget_fwd", TORCH_BOX(&budget_fwd));
+  m.impl("_budget_bwd", TORCH_BOX(&budget_bwd));
+}
+STABLE_TORCH_LIBRARY_IMPL(parsimax, CompositeExplicitAutograd, m) { m.impl("_isa", TORCH_BOX(&isa)); }

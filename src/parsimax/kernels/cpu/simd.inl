@@ -1,0 +1,290 @@
+// Vectors of one instruction set. Included once per translation unit, inside no namespace of its own users: everything
+// is in an unnamed namespace and no inline function of std is called, so code compiled for AVX-512 cannot leak into
+// what another machine runs. GCC/clang vector types keep reductions explicit: NaN and inf keep their meaning.
+//
+//   V<T>              a vector of W<T> numbers of the compute type T (float or double)
+//   load<T>(p)        W<T> numbers of storage type S (float, double, bf16, f16), widened to T
+//   load<T>(p, k, f)  the first k of them, the rest f (0 or -inf); k may be <= 0 or >= W. Never reads past p[k-1]
+//   store(p, v), store(p, v, k)   the way back, rounded once to nearest even
+//   gt_bits, ne_bits  one bit a lane;  push(out, v, bits) appends the lanes in bits (writes up to W, returns the end)
+//   sum(v), max(v)    across the lanes;  fma(a, b, c) has one rounding everywhere (two products in double on SSE2)
+#pragma once
+#include <cstdint>
+#include <utility>
+#if defined(__AVX2__)
+#include <immintrin.h>
+#endif
+namespace {
+#if defined(__AVX512F__)
+constexpr int VB = 64;  // bytes in a vector
+#elif defined(__AVX2__)
+constexpr int VB = 32;
+#else
+constexpr int VB = 16;  // SSE2, NEON
+#endif
+using i64 = int64_t;
+struct bf16 { uint16_t bits; };
+struct f16 { uint16_t bits; };
+template <class A, class B> constexpr bool same = false;
+template <class A> constexpr bool same<A, A> = true;
+template <class T, int LANES> struct Lanes { typedef T type __attribute__((vector_size(sizeof(T) * LANES))); };
+template <class T, int LANES> using VL = typename Lanes<T, LANES>::type;
+template <class T> constexpr int W = VB / sizeof(T);
+template <class T> using V = VL<T, W<T>>;
+template <class T> struct IntOf { using type = int32_t; };
+template <> struct IntOf<double> { using type = int64_t; };
+template <class T> using I = typename IntOf<T>::type;
+template <class T> using VI = VL<I<T>, W<T>>;
+template <class T> constexpr T INF = T(__builtin_inf());
+template <class T> inline V<T> all(double a) { return V<T>{} + T(a); }
+
+inline float scalar_float(float a) { return a; }
+inline double scalar_float(double a) { return a; }
+inline float scalar_float(bf16 a) {
+  const uint32_t u = uint32_t(a.bits) << 16;
+  float f;
+  __builtin_memcpy(&f, &u, 4);
+  return f;
+}
+inline float scalar_float(f16 a) {  // the exponent moves by a product, which also makes subnormals right
+  const uint32_t sign = uint32_t(a.bits & 0x8000) << 16, mag = uint32_t(a.bits & 0x7fff) << 13;
+  float f;
+  __builtin_memcpy(&f, &mag, 4);
+  f *= 0x1p112f;
+  uint32_t u;
+  __builtin_memcpy(&u, &f, 4);
+  if (mag >= 0x0f800000) u |= 0x7f800000;
+  u |= sign;
+  __builtin_memcpy(&f, &u, 4);
+  return f;
+}
+inline bf16 to_bf16(float f) {
+  uint32_t u;
+  __builtin_memcpy(&u, &f, 4);
+  if (f != f) return {uint16_t(u >> 16 | 64)};
+  return {uint16_t((u + 0x7fff + (u >> 16 & 1)) >> 16)};
+}
+inline f16 to_f16(float f) {
+  uint32_t u;
+  __builtin_memcpy(&u, &f, 4);
+  const uint32_t sign = u >> 16 & 0x8000;
+  u &= 0x7fffffff;
+  if (u > 0x7f800000) return {uint16_t(sign | 0x7e00)};
+  if (u >= 0x477ff000) return {uint16_t(sign | 0x7c00)};
+  if (u < 0x38800000) {  // subnormal: adding 0.5 rounds at the right bit
+    float a;
+    __builtin_memcpy(&a, &u, 4);
+    a += 0.5f;
+    __builtin_memcpy(&u, &a, 4);
+    return {uint16_t(sign | (u - 0x3f000000))};
+  }
+  return {uint16_t(sign | ((u - 0x38000000 + 0xfff + (u >> 13 & 1)) >> 13))};
+}
+template <class S> inline S from_float(double a) {
+  if constexpr (same<S, bf16>) return to_bf16(float(a));
+  else if constexpr (same<S, f16>) return to_f16(float(a));
+  else return S(a);
+}
+
+template <class T, class S> inline V<T> load(const S* p) {
+  constexpr int L = W<T>;
+  if constexpr (same<S, T>) {
+    V<T> v;
+    __builtin_memcpy(&v, p, VB);
+    return v;
+  } else if constexpr (same<S, float> || same<S, double>) {
+    VL<S, L> v;
+    __builtin_memcpy(&v, p, sizeof v);
+    return __builtin_convertvector(v, V<T>);
+  } else {
+    VL<float, L> f;
+    if constexpr (same<S, bf16>) {
+      VL<uint16_t, L> h;
+      __builtin_memcpy(&h, p, sizeof h);
+      const VL<uint32_t, L> u = __builtin_convertvector(h, VL<uint32_t, L>) << 16;
+      __builtin_memcpy(&f, &u, sizeof f);
+    } else {
+#if defined(__AVX512F__)
+      if constexpr (L == 16) f = _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i*)p));
+      else f = _mm256_cvtph_ps(_mm_loadu_si128((const __m128i*)p));
+#elif defined(__AVX2__)
+      if constexpr (L == 8) f = _mm256_cvtph_ps(_mm_loadu_si128((const __m128i*)p));
+      else f = _mm_cvtph_ps(_mm_loadl_epi64((const __m128i*)p));
+#else
+      for (int j = 0; j < L; j++) f[j] = scalar_float(p[j]);
+#endif
+    }
+    if constexpr (same<T, float>) return f;
+    else return __builtin_convertvector(f, V<T>);
+  }
+}
+template <class S, class T> inline void store(S* p, V<T> v) {
+  constexpr int L = W<T>;
+  if constexpr (same<S, T>) __builtin_memcpy(p, &v, VB);
+  else if constexpr (same<S, float> || same<S, double>) {
+    const VL<S, L> f = __builtin_convertvector(v, VL<S, L>);
+    __builtin_memcpy(p, &f, sizeof f);
+  } else {
+    VL<float, L> f;
+    if constexpr (same<T, float>) f = v;
+    else f = __builtin_convertvector(v, VL<float, L>);
+    if constexpr (same<S, bf16>) {
+      VL<uint32_t, L> u;
+      __builtin_memcpy(&u, &f, sizeof u);
+      const VL<uint32_t, L> rounded = (u + 0x7fff + (u >> 16 & 1)) >> 16, quiet = u >> 16 | 64;
+      const VL<uint16_t, L> h = __builtin_convertvector(f == f ? rounded : quiet, VL<uint16_t, L>);
+      __builtin_memcpy(p, &h, sizeof h);
+    } else {
+#if defined(__AVX512F__)
+      if constexpr (L == 16) _mm256_storeu_si256((__m256i*)p, _mm512_cvtps_ph(f, 0));
+      else _mm_storeu_si128((__m128i*)p, _mm256_cvtps_ph(f, 0));
+#elif defined(__AVX2__)
+      if constexpr (L == 8) _mm_storeu_si128((__m128i*)p, _mm256_cvtps_ph(f, 0));
+      else _mm_storel_epi64((__m128i*)p, _mm_cvtps_ph(f, 0));
+#else
+      for (int j = 0; j < L; j++) p[j] = to_f16(f[j]);
+#endif
+    }
+  }
+}
+template <class T, class S> inline V<T> load(const S* p, i64 k, T fill) {
+  if (__builtin_expect(k >= W<T>, 1)) return load<T>(p);
+#if defined(__AVX512F__)
+  const unsigned m = k < 0 ? 0 : (1u << k) - 1;
+  if constexpr (same<S, float> && same<T, float>) return _mm512_mask_loadu_ps(all<T>(fill), m, p);
+  if constexpr (same<S, double> && same<T, double>) return _mm512_mask_loadu_pd(all<T>(fill), m, p);
+#endif
+  S part[W<T>];
+  for (int j = 0; j < W<T>; j++) part[j] = from_float<S>(fill);
+  for (i64 j = 0; j < k; j++) part[j] = p[j];
+  return load<T>(part);
+}
+template <class S, class T> inline void store(S* p, V<T> v, i64 k) {
+  if (__builtin_expect(k >= W<T>, 1)) return store<S, T>(p, v);
+#if defined(__AVX512F__)
+  const unsigned m = k < 0 ? 0 : (1u << k) - 1;
+  if constexpr (same<S, float> && same<T, float>) return _mm512_mask_storeu_ps(p, m, v);
+  if constexpr (same<S, double> && same<T, double>) return _mm512_mask_storeu_pd(p, m, v);
+#endif
+  S part[W<T>];
+  store<S, T>(part, v);
+  for (i64 j = 0; j < k; j++) p[j] = part[j];
+}
+
+enum { GT = 30, NE = 4 };  // _CMP_GT_OQ, _CMP_NEQ_UQ
+template <class T, int OP> inline unsigned cmp_bits(V<T> a, V<T> b) {
+#if defined(__AVX512F__)
+  if constexpr (same<T, float>) return _mm512_cmp_ps_mask(a, b, OP);
+  else return _mm512_cmp_pd_mask(a, b, OP);
+#elif defined(__AVX2__)
+  if constexpr (same<T, float>) return _mm256_movemask_ps(_mm256_cmp_ps(a, b, OP));
+  else return _mm256_movemask_pd(_mm256_cmp_pd(a, b, OP));
+#else
+  unsigned m = 0;
+  for (int j = 0; j < W<T>; j++) m |= unsigned(OP == GT ? a[j] > b[j] : a[j] != b[j]) << j;
+  return m;
+#endif
+}
+template <class T> inline unsigned gt_bits(V<T> a, V<T> b) { return cmp_bits<T, GT>(a, b); }
+template <class T> inline unsigned ne_bits(V<T> a, V<T> b) { return cmp_bits<T, NE>(a, b); }
+
+template <class T> inline T* push(T* out, V<T> v, unsigned m) {
+#if defined(__AVX512F__)
+  if constexpr (same<T, float>) store<T, T>(out, _mm512_maskz_compress_ps(m, v));
+  else store<T, T>(out, _mm512_maskz_compress_pd(m, v));
+  return out + __builtin_popcount(m);
+#else
+  for (; m; m &= m - 1) *out++ = v[__builtin_ctz(m)];
+  return out;
+#endif
+}
+template <class T> inline void push_index(int32_t* out, i64 first, unsigned m) {  // first + lane, for the lanes in m
+#if defined(__AVX512F__)
+  if constexpr (same<T, float>) {
+    const __m512i lane = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+    const __m512i v = _mm512_maskz_compress_epi32(m, _mm512_add_epi32(lane, _mm512_set1_epi32(int(first))));
+    __builtin_memcpy(out, &v, 64);
+  } else {
+    const __m256i lane = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+    const __m256i v = _mm256_maskz_compress_epi32(m, _mm256_add_epi32(lane, _mm256_set1_epi32(int(first))));
+    __builtin_memcpy(out, &v, 32);
+  }
+#else
+  for (; m; m &= m - 1) *out++ = int32_t(first + __builtin_ctz(m));
+#endif
+}
+
+template <class T> inline V<T> vmax(V<T> a, V<T> b) { return a > b ? a : b; }  // b where either is NaN
+template <class T> inline V<T> positive(V<T> a) { return a > 0 ? a : V<T>{}; }  // NaN becomes 0
+template <class T> inline V<T> vroot(V<T> v) {
+#if defined(__AVX512F__)
+  if constexpr (same<T, float>) return _mm512_sqrt_ps(v);
+  else return _mm512_sqrt_pd(v);
+#else
+  for (int j = 0; j < W<T>; j++) v[j] = same<T, float> ? T(__builtin_sqrtf(float(v[j]))) : T(__builtin_sqrt(v[j]));
+  return v;
+#endif
+}
+template <bool MAX, class T, int L> inline T reduce(VL<T, L> v) {
+  if constexpr (L == 2) return MAX ? (v[0] > v[1] ? v[0] : v[1]) : v[0] + v[1];
+  else {
+    VL<T, L / 2> h[2];
+    __builtin_memcpy(h, &v, sizeof v);
+    return reduce<MAX, T, L / 2>(MAX ? (h[0] > h[1] ? h[0] : h[1]) : h[0] + h[1]);
+  }
+}
+template <class T> inline T sum(V<T> v) { return reduce<false, T, W<T>>(v); }
+template <class T> inline T max(V<T> v) { return reduce<true, T, W<T>>(v); }
+
+template <class T> inline V<T> fma(V<T> a, V<T> b, V<T> c) {
+#if defined(__AVX512F__)
+  if constexpr (same<T, float>) return _mm512_fmadd_ps(a, b, c);
+  else return _mm512_fmadd_pd(a, b, c);
+#elif defined(__AVX2__)
+  if constexpr (same<T, float>) return _mm256_fmadd_ps(a, b, c);
+  else return _mm256_fmadd_pd(a, b, c);
+#elif defined(__FP_FAST_FMA) || defined(__aarch64__)
+  for (int j = 0; j < W<T>; j++) a[j] = same<T, float> ? T(__builtin_fmaf(a[j], b[j], c[j])) : T(__builtin_fma(a[j], b[j], c[j]));
+  return a;
+#else
+  if constexpr (same<T, float>) {
+    using D = VL<double, W<T>>;
+    return __builtin_convertvector(
+        __builtin_convertvector(a, D) * __builtin_convertvector(b, D) + __builtin_convertvector(c, D), V<T>);
+  } else {  // Dekker's product, then the sum of three with its rounding errors
+    const V<T> sa = a * 134217729.0, ah = sa - (sa - a), al = a - ah;
+    const V<T> sb = b * 134217729.0, bh = sb - (sb - b), bl = b - bh;
+    const V<T> p = a * b, e = ((ah * bh - p) + ah * bl + al * bh) + al * bl;
+    const V<T> s = p + c, t = s - p, r = (p - (s - t)) + (c - t);
+    return s + (r + e);
+  }
+#endif
+}
+
+// 1 / v: STEPS = 0 is good to 1e-3 (a Newton slope needs no more), 1 to a rounding or two; v normal.
+template <class T, int STEPS> inline V<T> recip(V<T> v) {
+#if defined(__AVX512F__) || defined(__AVX2__)
+  if constexpr (same<T, float>) {
+#if defined(__AVX512F__)
+    V<T> r = _mm512_rcp14_ps(v);
+#else
+    V<T> r = _mm256_rcp_ps(v);
+    if constexpr (STEPS > 0) r = r * (2 - v * r);  // 12 bits need one step more
+#endif
+    if constexpr (STEPS > 0) r = r * (2 - v * r);
+    return r;
+  }
+#endif
+  return 1 / v;
+}
+
+// A sum of many numbers: T inside a block, double between blocks, so that a million equal numbers add up.
+template <class T> struct Total {
+  VL<double, W<T>> wide{};
+  void add(V<T> v) {
+    if constexpr (same<T, double>) wide += v;
+    else wide += __builtin_convertvector(v, decltype(wide));
+  }
+  double get() const { return reduce<false, double, W<T>>(wide); }
+};
+}  // namespace

@@ -1,0 +1,337 @@
+// The support of one row: the routine that mappings, losses and attention share.
+//
+// With m = max x, z = x - m, b = alpha - 1, an edge E = e^(b w) > 0 (w = log p_max in [-log n, 0]) gives
+//   alpha 2, 1.5:  p = (b z + E)_+^(1/b)
+//   else        :  p = e^w r,  r = (1 + K z)_+^(1/b),  K = b / E;  e^w is 1 / sum r in the end
+// and an entry can be in the support only if z > cut = -E / b (no cut for alpha <= 1). Newton on the norm
+// (sum p)^b comes from E = 1 down to the root and never passes it for alpha in [0, 2]; above 2 it is bracketed.
+// The edge of any part of the row is at or above that of the row: it starts Newton and filters candidates.
+//
+//   Alpha a(alpha)                         .kind INVALID for NaN or < 0: the row is NaN; ARGMAX for inf
+//   Peak<T> k = peak<T>(x, n)              .max, .bad (NaN or +inf inside); max = -inf: nothing allowed
+//   Edge e = start(a, k)                   a rigorous edge from the lane maxima
+//   Gathered g = gather(x, n, k.max, cut(a, e), value, index)     candidates z, and their columns
+//   solve<T>(a, value, count, e)           the edge of the candidates
+//   evaluate<T, PZ>(a, e, value, count, value, &pz)   z -> p in place; pz = sum p z if PZ;  theta(a, e)
+// or all of it:  Support<T> s = find_support<T>(x, n, a, value, index, edge)
+// value and index need room for n + PAD numbers. After a call value[count .. next multiple of W) is 0 (-inf before).
+#pragma once
+#include "curve.inl"
+extern "C" {
+double log(double) noexcept;
+double exp(double) noexcept;
+double expm1(double) noexcept;
+double log1p(double) noexcept;
+}
+namespace {
+constexpr i64 PAD = 96;
+enum Kind { SPARSEMAX, ENTMAX15, GENERAL, ARGMAX, INVALID };
+struct Alpha {
+  double alpha, b;
+  Kind kind;
+  explicit Alpha(double a) : alpha(a), b(a - 1) {
+    kind = !(a >= 0) ? INVALID : a == 2 ? SPARSEMAX : a == 1.5 ? ENTMAX15 : a > 1e300 ? ARGMAX : GENERAL;
+  }
+};
+struct Edge { double w = 0, E = 1; };
+template <class T> struct Peak {
+  V<T> lanes[4];  // maxima of the lanes
+  T max;
+  bool bad;
+};
+struct Gathered { i64 count; bool dense; };
+enum Status { FOUND, EMPTY, NOT_A_NUMBER };
+template <class T> struct Support {
+  Status status;  // the rest is set only if FOUND
+  T* value;       // p of the candidates, 0 possible
+  const int32_t* index;  // their columns, or null: value[i] belongs to column i
+  i64 count;
+  double max, theta, pz;  // pz = sum p z, z = x - max
+  Edge edge;
+};
+
+inline double cut(const Alpha& a, const Edge& e) {  // a little low: rounding must not lose an entry
+  if (a.kind == ARGMAX) return -1e-300;
+  if (a.b <= 0) return -INF<double>;
+  const double c = -e.E / a.b * (1 + 1e-6);
+  return c < -1e-300 ? c : -1e-300;
+}
+inline double theta(const Alpha& a, const Edge& e) {
+  if (a.kind == SPARSEMAX) return 1 - e.E;
+  if (a.kind == ENTMAX15) return 2 * (1 - e.E);
+  if (a.kind == ARGMAX) return 0;
+  return a.b == 0 ? -e.w : -expm1(a.b * e.w) / a.b;
+}
+
+template <class T, class S> inline Peak<T> peak(const S* x, i64 n) {
+  constexpr i64 L = W<T>;
+  Peak<T> k;
+  V<T> worst{};  // x - x: NaN wherever x is NaN or infinite with the wrong sign
+  for (auto& v : k.lanes) v = all<T>(-INF<double>);
+  i64 i = 0;
+  for (; i + 4 * L <= n; i += 4 * L)
+    for (int u = 0; u < 4; u++) {
+      const V<T> v = load<T>(x + i + u * L);
+      k.lanes[u] = vmax<T>(k.lanes[u], v);  // a NaN in v takes the lane, and the next number may cover it
+      worst = v == v ? worst : v;
+    }
+  for (int u = 0; i < n; i += L, u++) {
+    const V<T> v = load<T>(x + i, n - i, -INF<T>);
+    k.lanes[u & 3] = vmax<T>(v, k.lanes[u & 3]);
+    worst = v == v ? worst : v;
+  }
+  k.max = max<T>(vmax<T>(vmax<T>(k.lanes[0], k.lanes[1]), vmax<T>(k.lanes[2], k.lanes[3])));
+  k.bad = ne_bits<T>(worst, worst) || k.max == INF<T>;
+  return k;
+}
+
+// One pass of alpha = 2 and 1.5: the sum of p and the slope of the norm. z has `count` numbers, then -inf up to W.
+template <class T, Kind A> inline double pass(const T* z, i64 count, double E, double& slope) {
+  constexpr i64 L = W<T>;
+  const V<T> hi = all<T>(E), lo = all<T>(E - double(T(E)));
+  Total<T> s_all, k_all;
+  for (i64 i = 0; i < count;) {
+    V<T> s{}, k{};
+    for (int u = 0; u < 8 && i < count; u++, i += L) {
+      const V<T> d = positive<T>((A == SPARSEMAX ? load<T>(z + i) : load<T>(z + i) * T(0.5)) + hi + lo);
+      if constexpr (A == SPARSEMAX) s += d, k += d > 0 ? all<T>(1) : V<T>{};
+      else s += d * d, k += d;
+    }
+    s_all.add(s);
+    k_all.add(k);
+  }
+  slope = k_all.get();
+  return s_all.get();
+}
+template <class T, Kind A> inline void solve_fixed(const T* z, i64 count, Edge& e) {
+  constexpr double TOL = same<T, float> ? 1e-7 : 1e-15;
+  for (int it = 0; it < 100; it++) {
+    double k, s = pass<T, A>(z, count, e.E, k);
+    if (!(k > 0)) break;
+    if constexpr (A == SPARSEMAX) {
+      e.E -= (s - 1) / k;
+      if (!(s - 1 > TOL)) break;
+    } else {  // sum (d - step)_+^2 <= count step^2 - 2 k step + s: a proof, while s is too small for its rounding to matter
+      const double step = (s - __builtin_sqrt(s)) / k;
+      e.E -= step;
+      if (s < 1.2 && !(count * step * step - 2 * k * step + s - 1 > TOL)) break;
+    }
+  }
+}
+template <class T> inline double pass_general(const Alpha& a, const T* z, i64 count, double E, double& slope) {
+  constexpr i64 L = W<T>;
+  const Curve<T> curve(a.b, a.b / E);
+  Total<T> s_all, k_all;
+  for (i64 i = 0; i < count;) {
+    V<T> s{}, k{};
+    for (int u = 0; u < 8 && i < count; u++, i += L) {
+      V<T> y;
+      const V<T> r = curve.at(load<T>(z + i), y);
+      s += r;
+      k += r * recip<T, 0>(y);
+    }
+    s_all.add(s);
+    k_all.add(k);
+  }
+  slope = k_all.get();
+  return s_all.get();
+}
+template <class T> inline void solve_general(const Alpha& a, const T* z, i64 count, Edge& e, int limit) {
+  constexpr double TOL = same<T, float> ? 5e-8 : 2e-16;
+  double last = 0, rate = 1;
+  for (int it = 0; it < limit; it++) {
+    double slope, R = pass_general<T>(a, z, count, e.E, slope);
+    if (!(R > 0)) break;
+    const double excess = log(R) + e.w, off = excess < 0 ? -excess : excess;  // log of the sum
+    e.w += a.b == 0 ? -excess : log1p(expm1(-a.b * excess) * (R / slope)) / a.b;
+    if (!(e.w < 2)) {  // a start far beyond the root (solve_flat): from the safe side instead
+      e = Edge();
+      continue;
+    }
+    e.E = exp(a.b * e.w);
+    if (last > 0 && off > rate * last * last) rate = off / (last * last);  // quadratic convergence: foresee the next
+    if (off < TOL || 4 * rate * off * off < TOL) break;
+    last = off;
+  }
+}
+// A flat row (nearly dense, nearly equal) is described by its mean and variance: the root of that model saves two passes.
+// It may lie on either side of the true root; from the far side one Newton step comes back to the near one.
+template <class T> inline void solve_flat(const Alpha& a, const T* z, i64 count, Edge& e) {
+  V<T> s{}, q{};
+  const i64 whole = count / W<T> * W<T>;
+  for (i64 i = 0; i < whole; i += W<T>) {
+    const V<T> v = load<T>(z + i);
+    s += v;
+    q += v * v;
+  }
+  const double mean = double(sum<T>(s)) / double(whole), var = double(sum<T>(q)) / double(whole) - mean * mean;
+  if (!(mean > -1e30)) return;  // forbidden entries
+  Edge f = e;
+  for (int it = 0; it < 4; it++) {
+    const double kappa = 1 / f.E, y = 1 + a.b * kappa * mean, c = kappa * kappa * var / (y * y);
+    if (!(y > 0.2) || !(c < 0.1) || !(c >= 0)) return;
+    const double bulge = 1 + (1 - a.b) * c / 2, lean = 1 + (1 - a.b) * (1 - 2 * a.b) * c / 2;
+    const double grown = a.b == 0 ? kappa * mean : log(y) / a.b;
+    const double excess = log(double(count) * bulge) + grown + f.w;
+    f.w += a.b == 0 ? -excess : log1p(expm1(-a.b * excess) * (bulge * y / lean)) / a.b;
+    f.E = exp(a.b * f.w);
+  }
+  if (f.w < 0) e = f;  // false for NaN
+}
+// alpha > 2: the norm is not convex and p leaves the edge with infinite slope, so a Newton step can be tiny far from the
+// root. It is taken only inside the bracket, and only while two steps halve the bracket.
+template <class T> inline void solve_steep(const Alpha& a, const T* z, i64 count, Edge& e) {
+  double low = -log(double(count ? count : 1)) - 1e-9, high = e.w, before = INF<double>;
+  for (int it = 0; it < 300 && high - low > 1e-16; it++) {
+    double slope, R = pass_general<T>(a, z, count, e.E, slope);
+    const double excess = log(R) + e.w;
+    if (excess == 0) break;
+    (excess > 0 ? high : low) = e.w;
+    double next = e.w + log1p(expm1(-a.b * excess) * (R / slope)) / a.b;
+    const bool slow = it % 2 && high - low > before / 2;
+    if (it % 2) before = high - low;
+    if (slow || !(next > low && next < high)) next = low + (high - low) / 2;
+    if (next == e.w) break;
+    e.w = next;
+    e.E = exp(a.b * e.w);
+  }
+}
+template <class T> inline void solve(const Alpha& a, const T* z, i64 count, Edge& e, int limit = 200) {
+  if (a.kind == SPARSEMAX) solve_fixed<T, SPARSEMAX>(z, count, e);
+  else if (a.kind == ENTMAX15) solve_fixed<T, ENTMAX15>(z, count, e);
+  else if (a.kind == GENERAL && a.alpha > 2) solve_steep<T>(a, z, count, e);
+  else if (a.kind == GENERAL) {
+    if (count >= 256) solve_flat<T>(a, z, count, e);
+    solve_general<T>(a, z, count, e, limit);
+  }
+}
+
+template <class T> inline Edge start(const Alpha& a, const Peak<T>& k) {
+  Edge e;
+  if (a.b <= 0 || a.kind == ARGMAX) return e;
+  T z[4 * W<T>];
+  for (int u = 0; u < 4; u++) store<T, T>(z + u * W<T>, k.lanes[u] - k.max);
+  solve<T>(a, z, 4 * W<T>, e, a.alpha <= 2 ? 2 : 200);
+  return e;
+}
+
+// Candidates z > least, at most `limit` of them (or -1), and their columns; value and index have room for limit + PAD.
+template <class T, class S>
+inline i64 gather_some(const S* x, i64 n, T m, double least, i64 limit, T* value, int32_t* index) {
+  constexpr i64 L = W<T>;
+  const V<T> t = all<T>(least);
+  i64 c = 0, i = 0;
+  auto take = [&](V<T> z, i64 at) {
+    const unsigned b = gt_bits<T>(z, t);
+    push<T>(value + c, z, b);
+    push_index<T>(index + c, at, b);
+    c += __builtin_popcount(b);
+  };
+  for (; i + 4 * L <= n && c <= limit; i += 4 * L) {
+    V<T> z[4];
+    for (int u = 0; u < 4; u++) z[u] = load<T>(x + i + u * L) - m;
+    if (gt_bits<T>(vmax<T>(vmax<T>(z[0], z[1]), vmax<T>(z[2], z[3])), t))
+      for (int u = 0; u < 4; u++) take(z[u], i + u * L);
+  }
+  for (; i < n && c <= limit; i += L) take(load<T>(x + i, n - i, -INF<T>) - m, i);
+  if (c > limit) return -1;
+  store<T, T>(value + c, all<T>(-INF<double>));
+  return c;
+}
+template <class T, class S>
+inline Gathered gather(const S* x, i64 n, T m, double least, T* value, int32_t* index) {
+  const i64 c = least > -INF<double> ? gather_some<T>(x, n, m, least, n < 2 ? n : n / 2, value, index) : -1;
+  if (c >= 0) return {c, false};
+  for (i64 i = 0; i < n; i += W<T>) store<T, T>(value + i, load<T>(x + i, n - i, -INF<T>) - m);
+  return {n, true};
+}
+
+// alpha > 2: p is steep near the edge, so what rounding leaves of the mass goes along the slope (a Newton step on p), and
+// entries at the very edge, where (1e-16)^(1/b) is not small, get what the others leave.
+inline void evaluate_steep(const Alpha& a, const Edge& e, double* z, i64 count, double& pz) {
+  using T = double;
+  const double w = e.w < 0 ? -e.w : e.w, top = exp(e.w);
+  double K = a.b / e.E, nearest = (8 + 4 * a.b * (w + 1)) * 2.3e-16, brim = 1;
+  for (i64 i = 0; i < count; i++) {
+    const double y = __builtin_fma(z[i], K, 1.0), far = y < 0 ? -y : y;
+    if (far < nearest) nearest = far, brim = z[i];
+  }
+  if (brim <= 0) K = -1 / brim;
+  const Curve<T> curve(a.b, K);
+  const V<T> edge = all<T>(brim);
+  V<T> y, mass{}, slope{}, ties{}, along{};
+  for (i64 i = 0; i < count; i += W<T>) {
+    const V<T> v = load<T>(z + i), r = curve.at(v, y), kept = v == edge ? V<T>{} : r;
+    mass += kept;
+    slope += v == edge ? V<T>{} : r / y;
+    ties += v == edge ? all<T>(1) : V<T>{};
+  }
+  const double left = 1 - top * sum<T>(mass), held = sum<T>(ties);
+  const V<T> share = all<T>(held > 0 && left > 0 ? left / held : 0), tilt = all<T>(held > 0 ? 0 : left / sum<T>(slope));
+  for (i64 i = 0; i < count; i += W<T>) {
+    const V<T> v = load<T>(z + i), r = curve.at(v, y), p = v == edge ? share : positive<T>(r * top + r / y * tilt);
+    along += p > 0 ? p * v : V<T>{};
+    store<T, T>(z + i, p);
+  }
+  pz = sum<T>(along);
+}
+
+// z -> p, in place or (dense rows) into another array of any storage type, with the sum of p z if asked for.
+template <class T, bool PZ, class O>
+inline void evaluate(const Alpha& a, const Edge& e, T* z, i64 count, O* out, double* pz) {
+  constexpr i64 L = W<T>;
+  Total<T> dot, r_all;
+  auto put = [&](i64 i, V<T> v) { (const void*)out == (const void*)z ? store<T, T>(z + i, v) : store<O, T>(out + i, v, count - i); };
+  auto each = [&](auto f, auto keep) {
+    for (i64 i = 0; i < count; i += L) {
+      const V<T> v = load<T>(z + i), r = f(v);
+      if constexpr (PZ) dot.add(r > 0 ? r * v : V<T>{});
+      keep(i, r);
+    }
+  };
+  auto keep = [&](i64 i, V<T> r) { r_all.add(r), store<T, T>(z + i, r); };
+  double scale = 1;
+  const V<T> hi = all<T>(e.E), lo = all<T>(e.E - double(T(e.E)));
+  if (a.kind == SPARSEMAX) each([&](V<T> v) { return positive<T>(v + hi + lo); }, put);
+  else if (a.kind == ENTMAX15) each([&](V<T> v) { const V<T> d = positive<T>(v * T(0.5) + hi + lo); return d * d; }, put);
+  else {
+    if constexpr (same<T, double>) {
+      double along = 0;
+      if (a.kind == GENERAL && a.alpha > 2) {
+        evaluate_steep(a, e, z, count, along);
+        for (i64 i = 0; i < count; i += L) put(i, load<T>(z + i));
+        if constexpr (PZ) *pz = along;
+        return;
+      }
+    }
+    if (a.kind == ARGMAX) each([&](V<T> v) { return v == 0 ? all<T>(1) : V<T>{}; }, keep);
+    else {
+      const Curve<T> curve(a.b, a.b / e.E);
+      each([&](V<T> v) { V<T> y; return curve.at(v, y); }, keep);
+    }
+    scale = 1 / r_all.get();
+    for (i64 i = 0; i < count; i += L) put(i, load<T>(z + i) * T(scale));
+  }
+  if constexpr (PZ) *pz = dot.get() * scale;
+}
+
+template <class T, class S>
+inline Support<T> find_support(const S* x, i64 n, const Alpha& a, T* value, int32_t* index, Edge known = Edge()) {
+  Support<T> s{};
+  const Peak<T> k = peak<T>(x, n);
+  s.status = k.bad || a.kind == INVALID ? NOT_A_NUMBER : k.max == -INF<T> ? EMPTY : FOUND;
+  if (s.status != FOUND) return s;
+  Edge e = start<T>(a, k);
+  if (known.w < e.w || known.E < e.E) e = known;
+  const Gathered g = gather<T>(x, n, k.max, cut(a, e), value, index);
+  solve<T>(a, value, g.count, e);
+  evaluate<T, true>(a, e, value, g.count, value, &s.pz);
+  s.value = value;
+  s.index = g.dense ? nullptr : index;
+  s.count = g.count;
+  s.max = k.max;
+  s.edge = e;
+  s.theta = theta(a, e);
+  return s;
+}
+}  // namespace

@@ -1,0 +1,53 @@
+"""The loss kernels as autograd functions: one loss per row, for class indices."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .rows import derivative_is_observed
+
+ops = torch.ops.parsimax
+Whole = Callable[[Tensor, Tensor | None], Tensor]
+
+
+def row_losses(x: Tensor, target: Tensor, alpha: Tensor | None, fixed: float, whole: Whole) -> Tensor:
+    """Ω*(z) - z_c of each row of ``x`` (…, n); 0 where the target is -1. ``whole`` is the same in plain torch."""
+    alpha = alpha if alpha is None or alpha.numel() == 1 else alpha.expand(*x.shape[:-1], 1)
+    loss: Tensor = _Losses.apply(x, target, alpha, fixed, whole)  # type: ignore[no-untyped-call]
+    return loss
+
+
+def _number(alpha: Tensor | None) -> Tensor | None:
+    return alpha.float() if alpha is not None and alpha.dtype in (torch.bfloat16, torch.float16) else alpha
+
+
+class _Losses(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, target: Tensor, alpha: Tensor | None, fixed: float, whole: Whole) -> Tensor:
+        loss, *state = ops._loss_fwd(x, target, _number(alpha), fixed)
+        ctx.fixed, ctx.whole, ctx.state, ctx.given = fixed, whole, state, alpha is not None
+        ctx.save_for_backward(x, target, *([] if alpha is None else [alpha]))
+        result: Tensor = loss.reshape(x.shape[:-1])
+        return result
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
+        x, target, *rest = ctx.saved_tensors
+        alpha = rest[0] if ctx.given else None
+        want_x, _, want_alpha, *_ = ctx.needs_input_grad
+        if derivative_is_observed(g):
+            at = [t for t, w in ((x, want_x), (alpha, want_alpha)) if w and t is not None]
+            with torch.enable_grad():
+                y = ctx.whole(x, alpha)
+                grads = iter(torch.autograd.grad(y, at, g.to(y.dtype), create_graph=True, materialize_grads=True))
+            dx, change = next(grads) if want_x else None, next(grads) if want_alpha else None
+            return dx, None, change, None, None
+        dx, change = ops._loss_bwd(x, target, g.contiguous(), _number(alpha), ctx.fixed, *ctx.state)
+        if alpha is None or not want_alpha:
+            return dx, None, None, None, None
+        change = change.reshape(*x.shape[:-1], 1).sum_to_size(alpha.shape).to(alpha.dtype)
+        return dx, None, change, None, None

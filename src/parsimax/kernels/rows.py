@@ -1,0 +1,179 @@
+"""The row kernels as autograd functions.
+
+A kernel knows how to run forward and backward, and its derivative rule in plain torch as a function of what was saved,
+which serves where the derivative is itself differentiated.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+
+ops = torch.ops.parsimax
+Rule = Callable[[Tensor, Tensor, Tensor | None], tuple[Tensor, Tensor | None]]
+
+
+def derivative_is_observed(*tensors: Tensor) -> bool:
+    """Something else than a first reverse pass looks at the gradient that is being computed."""
+    return (
+        torch.is_grad_enabled()
+        or torch._C._are_functorch_transforms_active()
+        or forward_ad._current_level >= 0
+        or any(torch._C._functorch.is_legacy_batchedtensor(t) for t in tensors)
+    )
+
+
+@dataclass(frozen=True)
+class RowKernel:
+    """``forward(x, parameter) -> p``; ``backward(saved, g, parameter, want) -> (dx, dparameter or None)``, where
+    ``saved`` is the output, or the input if ``saves_input``; ``rule`` is the same in torch, differentiable."""
+
+    forward: Callable[[Tensor, Tensor | None], Tensor]
+    backward: Callable[[Tensor, Tensor, Tensor | None, bool], tuple[Tensor, Tensor | None]]
+    rule: Rule
+    saves_input: bool = False
+
+    def __call__(self, x: Tensor, parameter: Tensor | None = None) -> Tensor:
+        """``parameter`` has the shape of ``x`` with size 1 in the last dimension, or broadcasts to that."""
+        if parameter is not None and parameter.numel() != 1:
+            parameter = parameter.expand(*x.shape[:-1], 1)
+        needs = torch.is_grad_enabled() and (x.requires_grad or (parameter is not None and parameter.requires_grad))
+        if not needs:
+            return self.forward(x, _plain(parameter))
+        out: Tensor = _Rows.apply(self, x, parameter)  # type: ignore[no-untyped-call]
+        return out
+
+
+def _plain(parameter: Tensor | None) -> Tensor | None:
+    """Kernels read parameters in float32 or float64."""
+    if parameter is None or parameter.dtype in (torch.float32, torch.float64):
+        return parameter
+    return parameter.float()
+
+
+class _Rows(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, kernel: RowKernel, x: Tensor, parameter: Tensor | None) -> Tensor:
+        p = kernel.forward(x, _plain(parameter))
+        ctx.kernel, ctx.parameter_given = kernel, parameter is not None
+        ctx.save_for_backward(x if kernel.saves_input else p, *([] if parameter is None else [parameter]))
+        return p
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
+        saved, *rest = ctx.saved_tensors
+        parameter = rest[0] if ctx.parameter_given else None
+        if derivative_is_observed(g):
+            dx, change = ctx.kernel.rule(saved, g, parameter)
+        else:
+            dx, change = ctx.kernel.backward(saved, g, _plain(parameter), ctx.needs_input_grad[2])
+        if parameter is None or not ctx.needs_input_grad[2]:
+            return None, dx, None
+        if change is None:
+            return None, dx, torch.zeros_like(parameter)
+        if change.shape != parameter.shape:  # one per row, of a parameter that all rows share
+            change = change.reshape(*saved.shape[:-1], 1).sum_to_size(parameter.shape)
+        return None, dx, change.to(parameter.dtype)
+
+
+def _wide(p: Tensor) -> Tensor:
+    return p.double()
+
+
+def entmax_rule(p: Tensor, g: Tensor, alpha: Tensor | None, value: float) -> tuple[Tensor, Tensor | None]:
+    """The derivative of entmax as a function of its output.
+
+    With s = p^(2-α) on the support, dx = s (g - <s, g>/sum s). At a fixed threshold log p moves with α by
+    q = -L^2 (e^(-y) - 1 + y)/y^2, L = log p, y = (α-1)L, so dp/dα = p q - s sum(p q)/sum(s).
+    """
+    out, p, g = p.dtype, _wide(p), _wide(g)
+    a = _wide(alpha) if alpha is not None else torch.full((), value, dtype=p.dtype)
+    if alpha is None and math.isinf(value):
+        return torch.zeros_like(p).to(out), None
+    on = p != 0  # NaN counts as support, so that it is passed on
+    hard = a == math.inf
+    a = torch.where(hard, 2, a)
+    log = torch.where(on, p, 1).log()
+    s = torch.where(on, ((2 - a) * log).exp(), 0)
+    total = s.sum(-1, keepdim=True)
+    total = torch.where(on.any(-1, keepdim=True), total, 1)
+    g = torch.where(on, g, 0)
+    dx = torch.where(hard, 0, s * (g - (s * g).sum(-1, keepdim=True) / total))
+    if alpha is None:
+        return dx.to(out), None
+    moved = torch.where(on, -p * log.square() * _second_remainder((a - 1) * log), 0)
+    change = (g * (moved - s * (moved.sum(-1, keepdim=True) / total))).sum(-1, keepdim=True)
+    return dx.to(out), torch.where(hard, 0, change)
+
+
+def _second_remainder(y: Tensor) -> Tensor:
+    """(e^(-y) - 1 + y)/y^2, smooth through 0."""
+    near = y.abs() < 0.05
+    t = torch.where(near, y, 0)
+    series = 0.5 - t / 6 * (1 - t / 4 * (1 - t / 5 * (1 - t / 6 * (1 - t / 7 * (1 - t / 8 * (1 - t / 9))))))
+    far = torch.where(near, 1, y)
+    return torch.where(near, series, ((-far).expm1() + far) / far.square())
+
+
+def entmax_kernel(value: float | None) -> RowKernel:
+    """Of a fixed α, or of a tensor α if ``value`` is None."""
+    fixed = 0.0 if value is None else value
+
+    def forward(x: Tensor, alpha: Tensor | None) -> Tensor:
+        p: Tensor = ops._entmax_fwd(x, alpha, fixed)
+        return p
+
+    def backward(p: Tensor, g: Tensor, alpha: Tensor | None, want: bool) -> tuple[Tensor, Tensor | None]:
+        dx, change = ops._entmax_bwd(p, g, alpha, fixed, want)
+        return dx, change if want else None
+
+    return RowKernel(forward, backward, lambda p, g, alpha: entmax_rule(p, g, alpha, fixed))
+
+
+def topk_kernel(k: int) -> RowKernel:
+    def forward(x: Tensor, _: Tensor | None) -> Tensor:
+        p: Tensor = ops._topk_sparsemax_fwd(x, k)[0]
+        return p
+
+    sparsemax = entmax_kernel(2.0)
+    return RowKernel(forward, sparsemax.backward, sparsemax.rule)
+
+
+def budget_rule(p: Tensor, g: Tensor, budget: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    """Shares strictly between 0 and 1 move together; NaN counts as such, so that it is passed on."""
+    out, g = p.dtype, _wide(g)
+    between = ~((p == 0) | (p == 1))
+    size = between.sum(-1, keepdim=True).clamp(min=1)
+    mean = torch.where(between, g, 0).sum(-1, keepdim=True) / size
+    broken = torch.where(p.isnan(), math.nan, 1.0)
+    return (torch.where(between, g - mean, 0) * broken).to(out), mean
+
+
+def budget_kernel() -> RowKernel:
+    def forward(x: Tensor, budget: Tensor | None) -> Tensor:
+        p: Tensor = ops._budget_fwd(x, budget, 0.0)
+        return p
+
+    def backward(p: Tensor, g: Tensor, budget: Tensor | None, want: bool) -> tuple[Tensor, Tensor | None]:
+        dx, change = ops._budget_bwd(p, g, want)
+        return dx, change if want else None
+
+    return RowKernel(forward, backward, budget_rule)
+
+
+def rsoftmax_kernel(rule: Rule) -> RowKernel:
+    def forward(x: Tensor, rate: Tensor | None) -> Tensor:
+        p: Tensor = ops._rsoftmax_fwd(x, rate, 0.0)
+        return p
+
+    def backward(x: Tensor, g: Tensor, rate: Tensor | None, want: bool) -> tuple[Tensor, Tensor | None]:
+        dx, change = ops._rsoftmax_bwd(x, g, rate, 0.0, False, want)
+        return dx, change if want else None
+
+    return RowKernel(forward, backward, rule, saves_input=True)
