@@ -27,7 +27,7 @@ PER_ENDING = {
     "_avx2": ["-mavx2", "-mfma", "-mf16c"],
     "_avx512": ["-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mfma", "-mf16c", "-mprefer-vector-width=512"],
 }
-SANITIZE = ["-fsanitize=address,undefined", "-fno-omit-frame-pointer", "-g1", "-O1"]
+SANITIZE = ["-fsanitize=address,undefined", "-fno-omit-frame-pointer", "-g1", "-O0"]
 SANITIZE = SANITIZE if os.environ.get("PARSIMAX_SANITIZE") else []
 X86 = platform.machine() in ("x86_64", "AMD64")
 

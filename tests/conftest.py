@@ -26,15 +26,14 @@ EAGER_MODES = {"test_gradcheck", "test_gradgradcheck"}
 def pytest_generate_tests(metafunc):
     module, name = metafunc.module.__name__, metafunc.function.__name__
     if module in ON_EVERY_KERNEL or (module == "test_modes" and name in EAGER_MODES):
-        if "kernels" not in metafunc.fixturenames:
-            metafunc.fixturenames.append("kernels")
         metafunc.parametrize("kernels", ["torch", "cpu"], indirect=True)
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def kernels(request):
     """Run the test with these kernels; the reference also serves what no kernel can do."""
-    if request.param == "cpu" and not library.AVAILABLE:
+    wanted = getattr(request, "param", "cpu")
+    if wanted == "cpu" and not library.AVAILABLE:
         pytest.skip(library.PROBLEM)
-    with dispatch.use("torch" if request.param == "torch" else "auto"):
-        yield request.param
+    with dispatch.use("torch" if wanted == "torch" else "auto"):
+        yield wanted

@@ -193,9 +193,10 @@ def test_far_out(alpha):
 
 
 def test_the_siblings_are_the_family_at_their_alpha():
-    options = {"weight": torch.rand(CLASSES).double(), "label_smoothing": 0.1, "reduction": "none", "ignore_index": 2}
+    options = {"weight": torch.rand(CLASSES).double(), "label_smoothing": 0.1, "reduction": "none"}
     for layout, soft in itertools.product(LAYOUTS, [False, True]):
         x, y = batch(layout, soft)
+        options["ignore_index"] = -100 if soft else 2
         for alpha, sibling in [(2.0, parsimax.sparsemax_loss), (1.5, parsimax.entmax15_loss)]:
             same = entmax_loss(x, y, torch.tensor(alpha, dtype=torch.float64), **options)
             torch.testing.assert_close(sibling(x, y, **options), same, rtol=0, atol=1e-12)
@@ -225,3 +226,35 @@ def test_modules(name):
     module = getattr(parsimax, name)(**options)
     assert torch.equal(module(x, y), function(x, y, **options))
     assert repr(module).startswith(f"{name}(") and "label_smoothing=0.1" in repr(module)
+
+
+def test_probabilities_have_no_ignored_class():
+    x, y = batch("N, C", soft=True)
+    with pytest.raises(RuntimeError):
+        F.cross_entropy(x, y, ignore_index=1)
+    with pytest.raises(ValueError, match="ignore_index"):
+        entmax_loss(x, y, ignore_index=1)
+
+
+def test_a_coefficient_of_zero_gives_zero():
+    x, inf = torch.tensor([[-INF, 1.0, 0.0]]), torch.tensor(INF)
+    assert torch.equal(entmax_loss(x, torch.tensor([0]), label_smoothing=1.0), inf)
+    none = torch.tensor([1.0, 0.0, 1.0])
+    loss = parsimax.fenchel_young_loss(
+        x, torch.tensor([1]), "sparsemax", weight=none, label_smoothing=0.1, reduction="sum"
+    )
+    assert loss == 0
+    target = torch.tensor([[0.0, 0.5, 0.5]], requires_grad=True)
+    entmax_loss(x, target).backward()
+    assert target.grad.isfinite().all()
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_the_mean_does_not_depend_on_the_default_dtype(dtype):
+    x, y = torch.randn(70000, 3), torch.randint(3, (70000,))
+    expected = F.cross_entropy(x, y)
+    torch.set_default_dtype(dtype)
+    try:
+        torch.testing.assert_close(entmax_loss(x, y, 1.0), expected, rtol=1e-5, atol=0)
+    finally:
+        torch.set_default_dtype(torch.float32)

@@ -5,104 +5,25 @@
 tensor([0.6740, 0.3260, 0.0000])
 """
 
-from .attention import attention, entmax_attention
-from .kernels.dispatch import explain
-from .kernels.dispatch import use as use_kernels
-from .losses import (
-    Entmax15Loss,
-    EntmaxLoss,
-    FenchelYoungLoss,
-    LinearEntmaxLoss,
-    SparsemaxLoss,
-    entmax15_loss,
-    entmax_loss,
-    fenchel_young_loss,
-    linear_entmax_loss,
-    multilabel_loss,
-    sparsemax_loss,
-)
-from .mappings import (
-    BudgetSparsemax,
-    Entmax,
-    Entmax15,
-    Normmax,
-    RSoftmax,
-    SigSoftmax,
-    Softmax,
-    Sparsegen,
-    SparseHourglass,
-    Sparsemax,
-    TopKSparsemax,
-    TSoftmax,
-    budget_sparsemax,
-    entmax,
-    entmax15,
-    log_entmax,
-    normmax,
-    rsoftmax,
-    sigsoftmax,
-    softmax,
-    sparsegen,
-    sparsehourglass,
-    sparsemax,
-    topk_sparsemax,
-    tsoftmax,
-)
-from .metrics import (
-    epsilon_perplexity,
-    jensen_shannon,
-    log_probs,
-    sample,
-    sparsemax_score,
-    support_size,
-)
+import sys
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 __version__ = "0.1.0"
-__all__ = [
-    "BudgetSparsemax",
-    "Entmax",
-    "Entmax15",
-    "Entmax15Loss",
-    "EntmaxLoss",
-    "FenchelYoungLoss",
-    "LinearEntmaxLoss",
-    "Normmax",
-    "RSoftmax",
-    "SigSoftmax",
-    "Softmax",
-    "SparseHourglass",
-    "Sparsegen",
-    "Sparsemax",
-    "SparsemaxLoss",
-    "TSoftmax",
-    "TopKSparsemax",
-    "attention",
-    "budget_sparsemax",
-    "entmax",
-    "entmax15",
-    "entmax15_loss",
-    "entmax_attention",
-    "entmax_loss",
-    "epsilon_perplexity",
-    "explain",
-    "fenchel_young_loss",
-    "jensen_shannon",
-    "linear_entmax_loss",
-    "log_entmax",
-    "log_probs",
-    "multilabel_loss",
-    "normmax",
-    "rsoftmax",
-    "sample",
-    "sigsoftmax",
-    "softmax",
-    "sparsegen",
-    "sparsehourglass",
-    "sparsemax",
-    "sparsemax_loss",
-    "sparsemax_score",
-    "support_size",
-    "topk_sparsemax",
-    "tsoftmax",
-    "use_kernels",
-]
+
+# The command `parsimax` imports this package first, and its `--help` must not wait seconds for torch: there the public
+# names come with their first use. Elsewhere they come at once, and with them the operators that exported programs need.
+if TYPE_CHECKING or Path(*sys.argv[:1]).stem != "parsimax":
+    from ._public import *  # noqa: F403
+    from ._public import __all__ as __all__
+else:
+
+    def __getattr__(name: str) -> object:
+        if name.startswith("__") and name != "__all__":
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        public = import_module("._public", __name__)
+        globals().update({each: getattr(public, each) for each in public.__all__}, __all__=public.__all__)
+        if name in globals():
+            return globals()[name]
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

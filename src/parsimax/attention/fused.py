@@ -73,7 +73,8 @@ class _Fused(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
-        inputs, state = ctx.saved_tensors[:5], ctx.saved_tensors[5:]
+        saved = ctx.saved_tensors  # once: checkpointing unpacks them only once
+        inputs, state = saved[:5], saved[5:]
         wanted = ctx.needs_input_grad[1:]
         if torch.is_grad_enabled() or not is_plain(g, *(t for t in inputs if t is not None)):
             return (None, *_plain_backward(ctx.fixed, inputs, wanted, g))

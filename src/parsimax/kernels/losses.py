@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .rows import derivative_is_observed
+from .rows import aliases, derivative_is_observed
 
 ops = torch.ops.parsimax
 Whole = Callable[[Tensor, Tensor | None], Tensor]
@@ -40,8 +40,9 @@ class _Losses(torch.autograd.Function):
         alpha = rest[0] if ctx.given else None
         want_x, _, want_alpha, *_ = ctx.needs_input_grad
         if derivative_is_observed(g):
-            at = [t for t, w in ((x, want_x), (alpha, want_alpha)) if w and t is not None]
             with torch.enable_grad():
+                x, alpha = aliases((x, alpha), (want_x, want_alpha))
+                at = [t for t, w in ((x, want_x), (alpha, want_alpha)) if w and t is not None]
                 y = ctx.whole(x, alpha)
                 grads = iter(torch.autograd.grad(y, at, g.to(y.dtype), create_graph=True, materialize_grads=True))
             dx, change = next(grads) if want_x else None, next(grads) if want_alpha else None

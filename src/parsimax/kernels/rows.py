@@ -7,7 +7,7 @@ which serves where the derivative is itself differentiated.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,6 +27,11 @@ def derivative_is_observed(*tensors: Tensor) -> bool:
         or forward_ad._current_level >= 0
         or any(torch._C._functorch.is_legacy_batchedtensor(t) for t in tensors)
     )
+
+
+def aliases(inputs: Sequence[Any], wanted: Sequence[bool]) -> tuple[Any, ...]:
+    """New names for inputs to differentiate by: where one input depends on another, its own path must not count."""
+    return tuple(t.view_as(t) if w and t is not None else t for t, w in zip(inputs, wanted, strict=True))
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from torch.nn import functional as F
 from .._arguments import Interval, check_number, check_scores
 from ..kernels import dispatch
 from ..kernels.losses import row_losses
-from ..mappings.apply import Clean, Parameter, as_tensor, clean, inside, poisoned
+from ..mappings.apply import Clean, Parameter, as_tensor, clean, fallback, inside, poisoned
 from ..mappings.rows import Formula, Solve, Traced, evaluate, is_plain, work_dtype
 
 REDUCTIONS = ("mean", "sum", "none")
@@ -76,6 +76,8 @@ def is_soft(scores: Tensor, target: Tensor, where: str) -> bool:
 
 
 def check_class_weight(weight: Tensor | None, classes: int, where: str) -> None:
+    if weight is not None and not isinstance(weight, Tensor):
+        raise TypeError(f"{where}: weight must be a torch.Tensor, got {type(weight).__name__}")
     if weight is not None and tuple(weight.shape) != (classes,):
         raise ValueError(f"{where}: weight must have shape ({classes},), one per class, got {tuple(weight.shape)}")
 
@@ -103,7 +105,7 @@ def conjugate_rows(
     """Ω*(z), NaN where a row that counts or its parameter is, and the parameters in the working precision."""
     broken, values = rows.broken, []
     for value, parameter in zip(raw, bound.parameters, strict=True):
-        good, bad = inside(value, parameter.domain, 1.0 if 1.0 in parameter.domain else 0.5 * parameter.domain.high)
+        good, bad = inside(value, parameter.domain, fallback(parameter.domain))
         broken = broken | bad
         values.append(good)
     omega = bound.conjugate(rows.z, rows.live, *values, solve=solve)
@@ -113,10 +115,15 @@ def conjugate_rows(
     return omega, values
 
 
+def class_weight_of(index: Tensor, weight: Tensor) -> Tensor:
+    """The weight of each row's class; ``index`` (…, 1), ``weight`` (1…, n)."""
+    return weight.expand(*index.shape[:-1], weight.shape[-1]).gather(-1, index)
+
+
 def _linear(rows: Clean, x: Tensor, coefficient: Tensor) -> Tensor:
     """sum_c coefficient_c z_c, where a forbidden class counts only if its coefficient is not 0."""
     counts = rows.allowed | (coefficient != 0)
-    return torch.where(counts, coefficient * (x.to(rows.z.dtype) - rows.top), 0).sum(-1, keepdim=True)
+    return (coefficient * torch.where(counts, x.to(rows.z.dtype) - rows.top, 0)).sum(-1, keepdim=True)
 
 
 def hard_rows(bound: Bound, smoothing: float, x: Tensor, *rest: Tensor, solve: Solve) -> Tensor:
@@ -126,17 +133,18 @@ def hard_rows(bound: Bound, smoothing: float, x: Tensor, *rest: Tensor, solve: S
     omega, values = conjugate_rows(bound, x, rows, tuple(raw), keep, solve)
     n = x.shape[-1]
     weight = weight.to(omega.dtype)
-    scale = weight.expand(*index.shape[:-1], n).gather(-1, index)
+    scale = class_weight_of(index, weight)
     own = omega - (x.gather(-1, index).to(omega.dtype) - rows.top)
     loss = torch.where(scale != 0, scale * own, 0)
     if smoothing and bound.entropy is None:
         spread = weight.sum(-1, keepdim=True) * omega - _linear(rows, x, weight)
-        loss = (1 - smoothing) * loss + smoothing / n * spread
+        loss = (1 - smoothing) * loss + smoothing / n * spread if smoothing < 1 else spread / n  # 0·∞ is 0
     elif smoothing and bound.entropy is not None:
         target = torch.full_like(rows.z, smoothing / n).scatter_add(
             -1, index, torch.full_like(omega, 1 - smoothing).expand(index.shape)
         )
-        loss = scale * (omega - _linear(rows, x, target) - bound.entropy(target, *values))
+        whole = omega - _linear(rows, x, target) - bound.entropy(target, *values)
+        loss = torch.where(scale != 0, scale * whole, 0)
     return torch.where(keep, loss, 0)
 
 
@@ -162,6 +170,8 @@ def classification_loss(bound: Bound, scores: Tensor, target: Tensor, options: O
     x = scores.movedim(dim, -1)
     classes = x.shape[-1]
     soft = is_soft(scores, target, where)
+    if soft and options.ignore_index >= 0:
+        raise ValueError(f"{where}: ignore_index goes with class indices only, got {options.ignore_index}")
     check_class_weight(options.weight, classes, where)
     work = work_dtype(scores.device)
     weight = torch.ones(classes, dtype=work, device=scores.device) if options.weight is None else options.weight
@@ -186,14 +196,13 @@ def classification_loss(bound: Bound, scores: Tensor, target: Tensor, options: O
         ):
             loss = _by_kernel(bound, x, raw, index, keep)
             if options.weight is not None:
-                scale = weight.to(work).expand(*index.shape[:-1], classes).gather(-1, index).squeeze(-1)
+                scale = class_weight_of(index, weight.to(work)).squeeze(-1)
                 loss = torch.where(scale != 0, scale * loss, 0)
         else:
             loss = run(rows, x, *raw, index, keep, weight).squeeze(-1)
-        own = (
-            weight.to(work).expand(*index.shape[:-1], classes).gather(-1, index) if options.weight is not None else 1.0
-        )
-        count = torch.where(keep, own, 0.0).sum()
+        count = keep.sum()
+        if options.weight is not None:
+            count = torch.where(keep, class_weight_of(index, weight.to(work)), 0).sum()
     return reduced(loss, count, options.reduction).to(out)
 
 

@@ -18,6 +18,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from .._arguments import Interval, check_number, check_scores
+from ..kernels import dispatch
+from ..kernels.linear import linear_row_losses
+from ..kernels.rows import aliases
 from ..mappings.apply import as_tensor, clean
 from ..mappings.rows import Solve, Traced, evaluate, is_plain, work_dtype
 from .contract import (
@@ -25,6 +28,7 @@ from .contract import (
     Options,
     check_class_weight,
     check_targets,
+    class_weight_of,
     conjugate_rows,
     hard_rows,
     loss_dtype,
@@ -35,6 +39,7 @@ from .entmax_loss import bind
 
 CHUNK = 1 << 22  # logits at a time
 DENSE = 16  # a chunk with more than one non-zero in this many is computed again instead of kept
+SOFTCAP = Interval(0, math.inf, closed_low=False, closed_high=False)
 GATHER = 1 << 13  # rows of the weight gathered at a time in the backward pass
 
 
@@ -64,9 +69,9 @@ def _support_rows(bound: Bound, smoothing: float, x: Tensor, *rest: Tensor, solv
     rows = clean(x, traced=isinstance(solve, Traced))
     omega, _ = conjugate_rows(bound, x, rows, tuple(raw), keep, solve)
     weight = weight.to(omega.dtype)
-    scale = weight.expand(*index.shape[:-1], x.shape[-1]).gather(-1, index)
+    scale = class_weight_of(index, weight)
     own = omega - (x.gather(-1, index).to(omega.dtype) - rows.top)
-    loss = (1 - smoothing) * torch.where(scale != 0, scale * own, 0)
+    loss = torch.where(scale != 0, scale * own, 0) * (1 - smoothing) if smoothing < 1 else torch.zeros_like(own)
     if smoothing:
         loss = loss + smoothing / x.shape[-1] * weight.sum(-1, keepdim=True) * (omega + rows.top)
     return torch.where(keep, loss, 0)
@@ -171,8 +176,9 @@ def _whole_backward(
     plan: _Plan, inputs: list[Tensor | None], wanted: list[bool], g: Tensor
 ) -> tuple[Tensor | None, ...]:
     """The gradient as a differentiable function: for create_graph and batched gradients."""
-    hidden, weight, bias, *rest = inputs
     with torch.enable_grad():
+        inputs = list(aliases(inputs, wanted))
+        hidden, weight, bias, *rest = inputs
         assert hidden is not None and weight is not None
         y = _whole(plan, hidden, weight, bias, tuple(t for t in rest if t is not None))
         at = [t for t, w in zip(inputs, wanted, strict=True) if w and t is not None]
@@ -314,12 +320,23 @@ def linear_entmax_loss(
     exactly zero.
     """
     where = "linear_entmax_loss"
+    kind = hidden.device.type if isinstance(hidden, Tensor) else "cpu"
+    if kind != "meta" and torch.is_autocast_enabled(kind) and hidden.dtype != torch.float64:
+        # As F.linear would: the layer in the lower precision, the loss in that of cross_entropy there.
+        low, out = torch.get_autocast_dtype(kind), _out_dtype(hidden)
+        options: dict[str, Any] = {"class_weight": class_weight, "softcap": softcap, "ignore_index": ignore_index}
+        options |= {"reduction": reduction, "label_smoothing": label_smoothing}
+        bias = None if bias is None else bias.to(low)
+        with torch.autocast(kind, enabled=False):
+            return linear_entmax_loss(hidden.to(low), weight.to(low), target, alpha, bias=bias, **options).to(out)
     Options(class_weight, ignore_index, reduction, label_smoothing, where)
     check_scores(hidden, None, where)
     _check_layer(hidden, weight, bias, softcap, where)
     lead, classes = hidden.shape[:-1], weight.shape[0]
     soft = _is_soft(target, lead, classes, where)
     check_class_weight(class_weight, classes, where)
+    if class_weight is not None and class_weight.requires_grad:
+        raise ValueError(f"{where}: there is no gradient by class_weight here, as in F.cross_entropy; detach it")
     bound = bind(alpha)
     plan = _Plan(bound, label_smoothing, softcap, soft)
     shaped = hidden.new_empty(()).expand(*lead, classes)
@@ -338,17 +355,59 @@ def linear_entmax_loss(
         own = cw.to(work).reshape(-1)[index] if class_weight is not None else torch.ones_like(index, dtype=work)
         count = torch.where(keep, own, 0).sum()
     if is_plain(hidden, weight, target, *raw):
-        flat = [
-            t.reshape(1, -1) if t.shape[:-1].numel() == 1 else t.expand(*lead, -1).reshape(-1, t.shape[-1])
-            for t in rest
-        ]
-        loss: Tensor = _Chunked.apply(  # type: ignore[no-untyped-call]
-            plan, hidden.reshape(-1, hidden.shape[-1]), weight, bias, *flat
-        )
-        loss = loss.reshape(lead)
+        flat = [_flat(t, lead) for t in rest]
+        states = hidden.reshape(-1, hidden.shape[-1])
+        run = _by_kernel if _kernel_can(plan, states, weight, bias, *raw) else _by_chunks
+        loss = run(plan, states, weight, bias, *flat).reshape(lead)
     else:
         loss = _whole(plan, hidden, weight, bias, tuple(rest)).squeeze(-1)
-    return reduced(loss, count, reduction).to(_out_dtype(hidden))
+    return reduced(loss, count, reduction).to(hidden.dtype)
+
+
+def _flat(t: Tensor, lead: torch.Size) -> Tensor:
+    return t.reshape(1, -1) if t.shape[:-1].numel() == 1 else t.expand(*lead, -1).reshape(-1, t.shape[-1])
+
+
+def _by_chunks(plan: _Plan, hidden: Tensor, weight: Tensor, bias: Tensor | None, *rest: Tensor) -> Tensor:
+    loss: Tensor = _Chunked.apply(plan, hidden, weight, bias, *rest)  # type: ignore[no-untyped-call]
+    return loss
+
+
+def _kernel_can(plan: _Plan, hidden: Tensor, weight: Tensor, bias: Tensor | None, *raw: Tensor) -> bool:
+    """Whether the kernel serves: not with autocast, which would cast the layer, nor with infinite biases to smooth."""
+    return (
+        plan.sparse
+        and hidden.dtype == weight.dtype
+        and not torch.is_autocast_enabled(hidden.device.type)
+        and dispatch.cpu("linear_entmax_loss", hidden, weight, *raw)
+        and not (plan.smoothing and bias is not None and not bias.isfinite().all())
+    )
+
+
+def _by_kernel(plan: _Plan, hidden: Tensor, weight: Tensor, bias: Tensor | None, *rest: Tensor) -> Tensor:
+    *raw, index, keep, class_weight = rest
+    work, n = work_dtype(hidden.device), weight.shape[0]
+    alone = torch.ones(1, n, dtype=work)
+    index, keep = index.expand(hidden.shape[0], 1), keep.expand(hidden.shape[0], 1)
+
+    def whole(hidden: Tensor, weight: Tensor, bias: Tensor | None, alpha: Tensor | None) -> Tensor:
+        parts = (*(() if alpha is None else (alpha,)), index, keep, alone)
+        return _whole(_Plan(plan.bound, 0.0, plan.softcap, False), hidden, weight, bias, parts).squeeze(-1)
+
+    alpha, fixed = (raw[0], 0.0) if raw else (None, plan.bound.alpha or 0.0)
+    target = torch.where(keep, index, -1).squeeze(-1).contiguous()
+    loss = linear_row_losses(hidden, weight, bias, alpha, target, fixed, plan.softcap or 0.0, whole).to(work)
+    cw = class_weight.reshape(-1).to(work)
+    own = cw[index.squeeze(-1)]
+    if not plan.smoothing:
+        return torch.where(own != 0, own * loss, 0)
+    # With ℓ the loss of the target: Ω* = ℓ + z_c, so sum_k w_k ℓ_k = (sum w)(ℓ + z_c) - sum_k w_k z_k.
+    at = index.squeeze(-1)
+    score = (hidden * weight[at]).sum(-1, dtype=work) + (0 if bias is None else bias[at].to(work))
+    spread = plan.smoothing / n * cw.sum()
+    smooth = _smooth(plan, hidden, weight, bias, rest).squeeze(-1)
+    both = ((1 - plan.smoothing) * own + spread) * loss + spread * score
+    return torch.where(keep.squeeze(-1), both, 0) - smooth
 
 
 def _out_dtype(hidden: Tensor) -> torch.dtype:
@@ -360,6 +419,9 @@ def _out_dtype(hidden: Tensor) -> torch.dtype:
 
 
 def _check_layer(hidden: Tensor, weight: Tensor, bias: Tensor | None, softcap: float | None, where: str) -> None:
+    if not isinstance(weight, Tensor) or weight.dtype != hidden.dtype:
+        given = weight.dtype if isinstance(weight, Tensor) else type(weight).__name__
+        raise TypeError(f"{where}: weight must be a tensor of the dtype of hidden, {hidden.dtype}, got {given}")
     if weight.dim() != 2 or weight.shape[1] != hidden.shape[-1]:
         raise ValueError(
             f"{where}: weight must be (classes, {hidden.shape[-1]}) for hidden of shape {tuple(hidden.shape)}, "
@@ -368,10 +430,12 @@ def _check_layer(hidden: Tensor, weight: Tensor, bias: Tensor | None, softcap: f
     if bias is not None and tuple(bias.shape) != (weight.shape[0],):
         raise ValueError(f"{where}: bias must have shape ({weight.shape[0]},), got {tuple(bias.shape)}")
     if softcap is not None:
-        check_number(softcap, Interval(0, math.inf, closed_low=False, closed_high=False), "softcap", where)
+        check_number(softcap, SOFTCAP, "softcap", where)
 
 
 def _is_soft(target: Tensor, lead: torch.Size, classes: int, where: str) -> bool:
+    if not isinstance(target, Tensor):
+        raise TypeError(f"{where}: target must be a torch.Tensor, got {type(target).__name__}")
     if target.is_floating_point() and target.shape == (*lead, classes):
         return True
     if target.is_floating_point() or target.dtype == torch.bool:

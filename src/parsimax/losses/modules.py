@@ -6,13 +6,14 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from ..mappings.learned import BoundedParameter
-from ..mappings.modules import _short, hold
+from .._arguments import check_number
+from ..mappings.learned import BoundedParameter, shape_of
+from ..mappings.modules import hold, short
 from ..mappings.registry import MappingLike, resolve
 from .contract import Options
 from .entmax_loss import DOMAIN, entmax15_loss, entmax_loss, sparsemax_loss
 from .fenchel_young import bind, fenchel_young_loss
-from .linear import linear_entmax_loss
+from .linear import SOFTCAP, linear_entmax_loss
 
 
 class ClassificationLoss(nn.Module):
@@ -42,7 +43,7 @@ class ClassificationLoss(nn.Module):
 
     def extra_repr(self) -> str:
         shown = {k: v for k, v in self.options().items() if v is not None}
-        return ", ".join(f"{name}={_short(value)}" for name, value in shown.items())
+        return ", ".join(f"{name}={short(value)}" for name, value in shown.items())
 
 
 class SparsemaxLoss(ClassificationLoss):
@@ -90,14 +91,14 @@ class EntmaxLoss(ClassificationLoss):
         alpha: float | Tensor = 1.5,
         *,
         learnable: bool = False,
+        shape: tuple[int, ...] = (),
         interval: tuple[float, float] = (1, 2),
         **options: Any,
     ) -> None:
         super().__init__(**options)
         self.learned_alpha: BoundedParameter | None = None
         if learnable:
-            shape = tuple(alpha.shape) if isinstance(alpha, Tensor) else ()
-            self.learned_alpha = BoundedParameter(alpha, interval, shape, type(self).__name__)
+            self.learned_alpha = BoundedParameter(alpha, interval, shape_of(alpha, shape), type(self).__name__)
         else:
             hold(self, "fixed_alpha", alpha, DOMAIN)
 
@@ -112,9 +113,7 @@ class EntmaxLoss(ClassificationLoss):
     def extra_repr(self) -> str:
         learned = "" if self.learned_alpha is None else " learned"
         value = self.alpha
-        return (
-            f"alpha={_short(value.detach() if isinstance(value, Tensor) else value)}{learned}, {super().extra_repr()}"
-        )
+        return f"alpha={short(value.detach() if isinstance(value, Tensor) else value)}{learned}, {super().extra_repr()}"
 
 
 class FenchelYoungLoss(ClassificationLoss):
@@ -138,14 +137,21 @@ class FenchelYoungLoss(ClassificationLoss):
         super().__init__(weight, ignore_index, reduction, label_smoothing)
         entry, found = resolve(mapping, settings, type(self).__name__)
         bind(entry, found, type(self).__name__, keep_entropy=True)
-        self.mapping, self.settings = mapping, settings
-        self._name = entry.name
+        self.mapping, self._name, self._own = mapping, entry.name, tuple(settings)
+        for name, value in settings.items():  # so that a parameter is trained, saved and moved
+            assert entry.setting is not None
+            hold(self, name, value, entry.setting.domain)
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The mapping's own parameter, if it was given."""
+        return {name: getattr(self, name) for name in self._own}
 
     def forward(self, scores: Tensor, target: Tensor) -> Tensor:
         return fenchel_young_loss(scores, target, self.mapping, **self.options(), **self.settings)
 
     def extra_repr(self) -> str:
-        settings = "".join(f", {name}={_short(value)}" for name, value in self.settings.items())
+        settings = "".join(f", {name}={short(value)}" for name, value in self.settings.items())
         return f"{self._name}{settings}, {super().extra_repr()}"
 
 
@@ -162,6 +168,8 @@ class LinearEntmaxLoss(EntmaxLoss):
 
     def __init__(self, alpha: float | Tensor = 1.5, *, softcap: float | None = None, **options: Any) -> None:
         super().__init__(alpha, **options)
+        if softcap is not None:
+            check_number(softcap, SOFTCAP, "softcap", type(self).__name__)
         self.softcap = softcap
 
     def forward(  # type: ignore[override]

@@ -123,6 +123,8 @@ def multilabel_loss(
     check_scores(scores, None, where)
     if reduction not in REDUCTIONS:
         raise ValueError(f"{where}: reduction must be one of {', '.join(REDUCTIONS)}, got {reduction!r}")
+    if not isinstance(targets, Tensor):
+        raise TypeError(f"{where}: targets must be a torch.Tensor, got {type(targets).__name__}")
     if targets.shape != scores.shape:
         raise ValueError(
             f"{where}: targets must have the shape of scores {tuple(scores.shape)}, got {tuple(targets.shape)}"
@@ -133,6 +135,7 @@ def multilabel_loss(
         raise ValueError(f"{where}: targets must not be negative, got {y.min().item():g}")
     size = y.sum(-1, keepdim=True)
     labelled = size > 0
+    scores = scores.masked_fill(~labelled, 0)  # what is skipped is not even read
     loss = _rows_loss(entry, settings, scores, y / torch.where(labelled, size, 1), where)
     labelled = labelled.squeeze(-1)
     loss = torch.where(labelled, loss, 0)

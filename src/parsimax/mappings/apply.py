@@ -15,6 +15,8 @@ from ..kernels import dispatch
 from ..kernels.rows import RowKernel
 from .rows import Formula, Solve, Traced, evaluate, is_plain, work_dtype
 
+LARGE = 1e300
+
 
 class Clean(NamedTuple):
     """Rows in the working precision that any formula can take."""
@@ -27,12 +29,14 @@ class Clean(NamedTuple):
 
 
 def clean(x: Tensor, *, shift: bool = True, traced: bool = True) -> Clean:
+    narrow = x.dtype != torch.float64
     x = x.to(work_dtype(x.device))
     peak = x.detach().amax(-1, keepdim=True)  # NaN if there is one
     broken, empty = ~(peak < math.inf), peak == -math.inf
     top = peak.masked_fill(broken | empty, 0)
     allowed = x.detach() > -math.inf
     z = x - top if shift else x
+    z = z if narrow else z.clamp(min=-LARGE)  # a difference of doubles can overflow
     if traced or not allowed.all() or broken.any():
         z = torch.where(allowed & ~broken, z, 0)  # a broken row becomes 0: poisoned() sees to its answer
     return Clean(z, allowed, allowed | empty | broken, top, broken)
@@ -115,7 +119,7 @@ def apply(
     out = dtype or softmax_dtype(scores)
     if x.shape[dim] == 0:
         return x.to(out) * 1
-    domains = tuple((p.domain, _fallback(p.domain)) for p in parameters)
+    domains = tuple((p.domain, fallback(p.domain)) for p in parameters)
     rows = x.movedim(dim, -1)
     if kernel is not None and is_plain(rows, *values) and dispatch.cpu(where, rows, *values):
         return kernel(rows.to(out), *values).movedim(-1, dim)
@@ -123,7 +127,7 @@ def apply(
     return p.movedim(-1, dim)
 
 
-def _fallback(domain: Interval) -> float:
+def fallback(domain: Interval) -> float:
     """A harmless value for rows that will be NaN."""
     return domain.low + min(1.0, (domain.high - domain.low) / 2) if math.isfinite(domain.low) else domain.high - 1
 
@@ -138,12 +142,12 @@ def formula_rule(
     formula: Formula, *domains: Interval
 ) -> Callable[[Tensor, Tensor, Tensor | None], tuple[Tensor, Tensor | None]]:
     """The derivative of a formula as a function of its input, for a kernel that saves its input."""
-    on_rows = partial(_on_rows, formula, tuple((d, _fallback(d)) for d in domains))
+    on_rows = partial(_on_rows, formula, tuple((d, fallback(d)) for d in domains))
 
     def rule(x: Tensor, g: Tensor, parameter: Tensor | None) -> tuple[Tensor, Tensor | None]:
         inputs = [x] if parameter is None else [x, parameter]
         with torch.enable_grad():
-            at = [t if t.requires_grad else t.detach().requires_grad_() for t in inputs]
+            at = [t.view_as(t) if t.requires_grad else t.detach().requires_grad_() for t in inputs]
             y = on_rows(*at, solve=Traced()).to(g.dtype)
             grads = torch.autograd.grad(y, at, g, create_graph=True, allow_unused=True, materialize_grads=True)
         # A parameter comes back summed to its shape, as the caller would do.

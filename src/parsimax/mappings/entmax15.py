@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ..kernels.rows import entmax_kernel
 from .apply import apply
-from .rows import Solve
+from .rows import Solve, settled
 from .search import ascend, narrowed, search
 
 KERNEL = entmax_kernel(1.5)
@@ -30,7 +30,7 @@ def entmax15_root(z: Tensor) -> Tensor:
     return narrowed(z / 2, torch.full_like(z[..., :1], -1), find, edge=lambda tau: tau)
 
 
-def _root_p(z: Tensor, live: Tensor, solve: Solve) -> Tensor:
+def _root_p(z: Tensor, live: Tensor, *, solve: Solve) -> Tensor:
     """The square root of p, which is linear in the scores but for the threshold."""
     tau = solve(entmax15_root, z.masked_fill(~live, -math.inf))
     over = z / 2 - tau
@@ -43,7 +43,7 @@ def _root_p(z: Tensor, live: Tensor, solve: Solve) -> Tensor:
 
 
 def entmax15_rows(z: Tensor, live: Tensor, *, solve: Solve) -> Tensor:
-    return _root_p(z, live, solve).square()
+    return _root_p(z, live, solve=solve).square()
 
 
 def tsallis15(p: Tensor) -> Tensor:
@@ -53,7 +53,7 @@ def tsallis15(p: Tensor) -> Tensor:
 
 def entmax15_conjugate(z: Tensor, live: Tensor, *, solve: Solve) -> Tensor:
     """p.z + H(p), with H = (4/3) sum p (1 - sqrt(p))."""
-    root = _root_p(z, live, solve)
+    root = settled(_root_p, z, live, solve=solve)
     return (root * root * (z + 4 / 3 * (1 - root))).sum(-1, keepdim=True)
 
 

@@ -24,17 +24,23 @@ class BoundedParameter(nn.Module):
     ) -> None:
         super().__init__()
         low, high = interval
-        if not (math.isfinite(low) and low < high):
-            raise ValueError(f"{where}: interval must be (low, high) with low finite and below high, got {interval}")
-        start = torch.as_tensor(start, dtype=torch.get_default_dtype()).expand(shape)
-        if not ((start > low) & (start < high)).all():
+        if not (math.isfinite(low) and 0 <= low < high):
+            raise ValueError(f"{where}: interval must be (low, high) with 0 <= low < high, low finite, got {interval}")
+        start = torch.as_tensor(start, dtype=torch.get_default_dtype())
+        if not start.is_meta and not ((start > low) & (start < high)).all():
             raise ValueError(
                 f"{where}: a learned value must start strictly inside of {interval}, where it has a gradient, "
                 f"got {start.min().item():g} to {start.max().item():g}"
             )
+        try:
+            start = start.expand(shape)
+        except RuntimeError:
+            raise ValueError(f"{where}: a start of shape {tuple(start.shape)} does not fit shape={shape}") from None
         self.low, self.high = float(low), float(high)
         wide = start.double()
-        raw = ((wide - low) / (high - wide)).log() if math.isfinite(high) else (wide - low).expm1().log()
+        above = wide - low
+        # the inverses of sigmoid and softplus, the latter without overflow
+        raw = (above / (high - wide)).log() if math.isfinite(high) else above + (-(-above).expm1()).log()
         self.raw = nn.Parameter(raw.to(start.dtype).contiguous())
 
     def forward(self) -> Tensor:
@@ -42,6 +48,11 @@ class BoundedParameter(nn.Module):
             return self.low + F.softplus(self.raw)
         # The sum can round past the end; a value outside of the interval must not exist.
         return (self.low + (self.high - self.low) * torch.sigmoid(self.raw)).clamp(self.low, self.high)
+
+
+def shape_of(alpha: float | Tensor, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """The shape of a learned α: as given, or that of its start."""
+    return tuple(shape) or (tuple(alpha.shape) if isinstance(alpha, Tensor) else ())
 
 
 class Entmax(MappingModule):
@@ -83,10 +94,9 @@ class Entmax(MappingModule):
         super().__init__(dim)
         self.learned_alpha: BoundedParameter | None = None
         if learnable:
-            shape = tuple(shape) or (tuple(alpha.shape) if isinstance(alpha, Tensor) else ())
-            if interval[0] < 0:
-                raise ValueError(f"Entmax: interval must lie in {DOMAIN}, got {interval}")
-            self.learned_alpha = BoundedParameter(alpha, interval, shape, "Entmax")
+            self.learned_alpha = BoundedParameter(alpha, interval, shape_of(alpha, shape), "Entmax")
+        elif shape:
+            raise ValueError(f"Entmax: shape={shape} is that of a learned alpha; pass learnable=True or a tensor alpha")
         else:
             hold(self, "fixed_alpha", alpha, DOMAIN)
 
@@ -102,10 +112,12 @@ class Entmax(MappingModule):
         if self.learned_alpha is None:
             return super().extra_repr()
         value = self.learned_alpha().detach()
+        if value.is_meta:
+            return f"alpha learned, shape={tuple(value.shape)}, dim={self.dim}"
         low, high = value.min().item(), value.max().item()
         shown = f"{low:g}" if f"{low:g}" == f"{high:g}" else f"{low:g}…{high:g}"
         interval = f"({self.learned_alpha.low:g}, {self.learned_alpha.high:g})"
         return f"alpha={shown} learned, shape={tuple(value.shape)}, interval={interval}, dim={self.dim}"
 
     def __repr__(self) -> str:  # one line: the parameter that holds α is no child worth a line of its own
-        return f"Entmax({self.extra_repr()})"
+        return f"{type(self).__name__}({self.extra_repr()})"

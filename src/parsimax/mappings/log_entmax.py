@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
-from .._arguments import Interval, check_number
+from .._arguments import Interval, check_number, check_scores
+from .apply import softmax_dtype
 from .entmax import entmax
+from .rows import work_dtype
 
 
 def floored_log(p: Tensor, floor: float, where: str) -> Tensor:
     """log max(p, floor), with gradient 0 at and below the floor: also where the floor is 0 and the value -inf."""
     floor = check_number(floor, Interval(0, 1), "floor", where)
     above = p > floor
-    low = torch.full((), floor, dtype=p.dtype, device=p.device).log()
+    low = math.log(floor) if floor > 0 else -math.inf
     return torch.where(above, torch.where(above, p, 1).log(), torch.where(p.isnan(), p, low))
 
 
@@ -48,4 +52,7 @@ def log_entmax(
 
     To train, prefer :func:`entmax_loss`: a logarithm has no gradient at the zeros of p, the loss has.
     """
-    return floored_log(entmax(scores, alpha, dim, mask=mask, dtype=dtype), floor, "log_entmax")
+    check_scores(scores, dtype, "log_entmax")
+    scores = scores if dtype is None else scores.to(dtype)
+    wide = entmax(scores, alpha, dim, mask=mask, dtype=work_dtype(scores.device))
+    return floored_log(wide, floor, "log_entmax").to(dtype or softmax_dtype(scores))

@@ -45,12 +45,16 @@ class MappingModule(nn.Module):
 
     def extra_repr(self) -> str:
         shown = {**self.settings(), "dim": self.dim}
-        return ", ".join(f"{name}={_short(value)}" for name, value in shown.items())
+        return ", ".join(f"{name}={short(value)}" for name, value in shown.items())
 
 
-def _short(value: object) -> str:
+def short(value: object) -> str:
     if isinstance(value, Tensor):
-        return f"{value.item():g}" if value.numel() == 1 else f"<tensor of shape {tuple(value.shape)}>"
+        return (
+            f"{value.item():g}"
+            if value.numel() == 1 and not value.is_meta
+            else f"<tensor of shape {tuple(value.shape)}>"
+        )
     return f"{value:g}" if isinstance(value, float) else repr(value)
 
 
@@ -135,7 +139,7 @@ class TSoftmax(MappingModule):
 class RSoftmax(MappingModule):
     """:func:`rsoftmax` with its ``rate``: a number, a tensor (kept as a buffer) or an ``nn.Parameter``.
 
-    The rate may be set anew between calls, as a schedule does.
+    A rate that is a number may be set anew between calls, as a schedule does.
 
     Example:
         >>> import torch, parsimax

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from .._arguments import Interval
 from .apply import Parameter, apply
-from .rows import Solve
+from .rows import Solve, settled
 from .search import ascend, narrowed, search
 
 DOMAIN = Interval(1, math.inf, closed_low=False, closed_high=False)
@@ -59,7 +59,7 @@ def norm_entropy(p: Tensor, alpha: Tensor) -> Tensor:
 
 
 def normmax_conjugate(z: Tensor, live: Tensor, alpha: Tensor, *, solve: Solve) -> Tensor:
-    p = normmax_rows(z, live, alpha, solve=solve)
+    p = settled(normmax_rows, z, live, alpha, solve=solve)
     return (p * z).sum(-1, keepdim=True) + norm_entropy(p, alpha)
 
 

@@ -135,7 +135,7 @@ def resolve(mapping: MappingLike, settings: dict[str, Any], where: str) -> tuple
     if isinstance(mapping, str):
         entry = find(mapping, where)
     elif isinstance(mapping, modules.MappingModule):
-        entry = _known(lambda e: e.module is type(mapping), mapping, where)
+        entry = _known(lambda e: isinstance(mapping, e.module), mapping, where)
         settings = {**mapping.settings(), **settings}
     else:
         entry = _known(lambda e: e.function is mapping, mapping, where)

@@ -20,8 +20,8 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.autograd import forward_ad
-from torch.autograd.function import FunctionCtx
 
+from ..kernels.rows import aliases
 from .search import Search
 
 Formula = Callable[..., Tensor]
@@ -58,6 +58,14 @@ class Traced(Solve):
     def __call__(self, find: Search, *args: Tensor) -> Tensor:
         root: Tensor = find.opaque(*(a.detach() for a in args))
         return root
+
+
+def settled(formula: Formula, z: Tensor, live: Tensor, *parameters: Tensor, solve: Solve) -> Tensor:
+    """p, as a constant where only a first derivative of max p.z + H(p) is wanted: at the maximum p does not matter."""
+    if isinstance(solve, Traced):
+        return formula(z, live, *parameters, solve=solve)
+    with torch.no_grad():
+        return formula(z, live, *parameters, solve=solve)
 
 
 def is_plain(*tensors: Tensor) -> bool:
@@ -112,9 +120,9 @@ class _Chunked(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
-        wanted = ctx.needs_input_grad[4:]
-        whole = torch.is_grad_enabled() or not is_plain(g, *ctx.saved_tensors)
-        grads = iter(_whole_backward(ctx, g, wanted) if whole else _chunked_backward(ctx, g, wanted))
+        wanted, inputs = ctx.needs_input_grad[4:], ctx.saved_tensors  # once: checkpointing unpacks them only once
+        whole = torch.is_grad_enabled() or not is_plain(g, *inputs)
+        grads = iter((_whole_backward if whole else _chunked_backward)(ctx, inputs, g, wanted))
         return (None, None, None, None, *(next(grads) if w else None for w in wanted))
 
 
@@ -122,17 +130,16 @@ def _part(t: Tensor, part: slice) -> Tensor:
     return t if t.shape[0] == 1 else t[part]
 
 
-def _whole_backward(ctx: FunctionCtx, g: Tensor, wanted: tuple[bool, ...]) -> tuple[Tensor, ...]:
+def _whole_backward(ctx: Any, inputs: tuple[Tensor, ...], g: Tensor, wanted: tuple[bool, ...]) -> tuple[Tensor, ...]:
     """The gradient as a differentiable function: for create_graph, batched gradients, forward over reverse."""
-    inputs: tuple[Tensor, ...] = ctx.saved_tensors  # type: ignore[attr-defined]
     with torch.enable_grad():
-        y = ctx.formula(*inputs, solve=Traced()).to(ctx.dtype)  # type: ignore[attr-defined]
+        inputs = aliases(inputs, wanted)
+        y = ctx.formula(*inputs, solve=Traced()).to(ctx.dtype)
         at = [t for t, w in zip(inputs, wanted, strict=True) if w]
         return torch.autograd.grad(y, at, g, create_graph=True, allow_unused=True, materialize_grads=True)
 
 
-def _chunked_backward(ctx: Any, g: Tensor, wanted: tuple[bool, ...]) -> list[Tensor]:
-    inputs: tuple[Tensor, ...] = ctx.saved_tensors
+def _chunked_backward(ctx: Any, inputs: tuple[Tensor, ...], g: Tensor, wanted: tuple[bool, ...]) -> list[Tensor]:
     x = inputs[0]
     work = work_dtype(x.device)
     # A parameter shared by all rows is summed over the chunks in the working precision and rounded once.

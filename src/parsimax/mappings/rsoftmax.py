@@ -91,6 +91,6 @@ def rsoftmax(
 
     Reference: Bałazy, Struski, Śmieja and Tabor, r-softmax, ICCS 2023.
     """
-    formula, kernel = FORMULAS[detach_threshold], KERNELS[detach_threshold]
+    formula, kernel = FORMULAS[bool(detach_threshold)], KERNELS[bool(detach_threshold)]
     parameter = Parameter("rate", rate, DOMAIN)
     return apply(formula, scores, parameter, dim=dim, mask=mask, dtype=dtype, where="rsoftmax", kernel=kernel)

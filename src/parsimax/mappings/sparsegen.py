@@ -9,7 +9,7 @@ from torch import Tensor
 
 from .._arguments import Interval
 from .apply import Parameter, apply
-from .rows import Solve
+from .rows import Solve, settled
 from .sparsemax import gini, sparsemax_rows
 
 DOMAIN = Interval(-math.inf, 1, closed_low=False, closed_high=False)
@@ -25,7 +25,7 @@ def sparsegen_entropy(p: Tensor, lam: Tensor) -> Tensor:
 
 
 def sparsegen_conjugate(z: Tensor, live: Tensor, lam: Tensor, *, solve: Solve) -> Tensor:
-    p = sparsegen_rows(z, live, lam, solve=solve)
+    p = settled(sparsegen_rows, z, live, lam, solve=solve)
     return (p * z).sum(-1, keepdim=True) + sparsegen_entropy(p, lam)
 
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ..kernels.rows import entmax_kernel
 from .apply import apply
-from .rows import Solve
+from .rows import Solve, settled
 from .search import ascend, narrowed, search
 
 KERNEL = entmax_kernel(2.0)
@@ -42,7 +42,7 @@ def gini(p: Tensor) -> Tensor:
 
 
 def sparsemax_conjugate(z: Tensor, live: Tensor, *, solve: Solve) -> Tensor:
-    p = sparsemax_rows(z, live, solve=solve)
+    p = settled(sparsemax_rows, z, live, solve=solve)
     return (p * z).sum(-1, keepdim=True) + gini(p)
 
 

@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from .._arguments import check_dim, check_scores
+from .._arguments import Interval, check_dim, check_number, check_scores
 from ..mappings.rows import work_dtype
 
 
@@ -48,10 +48,13 @@ def jensen_shannon(*distributions: Tensor, dim: int = -1, base: float = math.e) 
     if not floating:
         raise TypeError(f"{where}: at least one distribution must be floating point, got {parts[0].dtype}")
     check_scores(floating[0], None, where)
-    dim = check_dim(dim, floating[0].dim(), where)
+    base = check_number(base, Interval(1, math.inf, closed_low=False, closed_high=False), "base", where)
+    rank = max(p.dim() for p in floating)
+    dim = check_dim(dim, rank, where) - rank  # counted from the end, where broadcasting aligns
     work, size = work_dtype(floating[0].device), floating[0].shape[dim]
     wide = [_one_hot(p, size, dim, work) if not p.is_floating_point() else p.to(work) for p in parts]
-    mean = torch.stack(torch.broadcast_tensors(*wide)).mean(0)
+    wide = list(torch.broadcast_tensors(*wide))
+    mean = torch.stack(wide).mean(0)
     apart = _entropy(mean, dim) - sum(_entropy(p, dim) for p in wide) / len(wide)
     return (apart / math.log(base)).to(floating[0].dtype)
 

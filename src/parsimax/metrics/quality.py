@@ -106,5 +106,5 @@ def sparsemax_score(p: Tensor, target: Tensor) -> Tensor:
 
     Reference: Martins, Marinho and Martins, Sparse Text Generation, EMNLP 2020.
     """
-    own = _of_target(p, target, "sparsemax_score")
-    return own + (1 - p.square().sum(-1)) / 2
+    own = _of_target(p, target, "sparsemax_score").to(work_dtype(p.device))
+    return (own + (1 - p.to(own.dtype).square().sum(-1)) / 2).to(p.dtype)

@@ -1,0 +1,273 @@
+"""The C++ kernels against the reference, on random shapes, dtypes, masks and offsets, and under threads and forks.
+
+``make test-kernels`` draws ten thousand cases, ``make test`` five hundred.
+"""
+
+import multiprocessing
+import os
+import random
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import parsimax
+from parsimax.kernels import dispatch, library
+
+pytestmark = pytest.mark.skipif(not library.AVAILABLE, reason=str(library.PROBLEM))
+CASES = int(os.environ.get("PARSIMAX_KERNEL_CASES", "500"))
+BLOCKS = 20
+TOLERANCE = {torch.float64: 1e-12, torch.float32: 2e-6, torch.bfloat16: 2e-6, torch.float16: 2e-6}
+
+
+def reference(f, *args):
+    with dispatch.use("torch"):
+        return f(*args)
+
+
+def scores(draw: random.Random, dtype: torch.dtype) -> torch.Tensor:
+    n = draw.choice([1, 2, 3, draw.randrange(1, 80), draw.randrange(80, 400), draw.randrange(400, 3000)])
+    lead = draw.choice([(), (1,), (draw.randrange(1, 40),), (draw.randrange(1, 5), draw.randrange(1, 5))])
+    if n > 400 and dtype == torch.float64:
+        lead = lead[:1]
+    generator = torch.Generator().manual_seed(draw.randrange(1 << 30))
+    x = torch.randn(*lead, n, generator=generator, dtype=torch.float64) * draw.choice([0.01, 0.3, 1, 3, 30])
+    x += draw.choice([0, 0, 5, -100, 1e4 if dtype in (torch.float32, torch.float64) else 0])
+    if draw.random() < 0.3:
+        x = x.round()
+    if draw.random() < 0.3:
+        x[torch.rand(x.shape, generator=generator) < draw.choice([0.1, 0.6, 1.0])] = -torch.inf
+    if draw.random() < 0.1:
+        x.flatten()[draw.randrange(x.numel())] = draw.choice([torch.nan, torch.inf])
+    x = x.to(dtype)
+    if draw.random() < 0.2 and x.dim() > 1:
+        x = x.transpose(0, -1).contiguous().transpose(0, -1)
+    return x
+
+
+def function(draw: random.Random, x: torch.Tensor):
+    """The name of a mapping with a kernel, the mapping, and its parameter: one number or one per row."""
+    rows = (*x.shape[:-1], 1)
+    name = draw.choice(["softmax", "sparsemax", "entmax15", "entmax", "topk_sparsemax", "rsoftmax", "budget_sparsemax"])
+    ranges = {"entmax": (1.0, 2.0), "rsoftmax": (0.0, 1.0), "budget_sparsemax": (0.0, 6.0)}
+    if name == "topk_sparsemax":
+        k = draw.randrange(1, 12)
+        return name, lambda x, _: parsimax.topk_sparsemax(x, k), None
+    if name not in ranges:
+        return name, lambda x, _: getattr(parsimax, name)(x), None
+    low, high = ranges[name]
+    shape = draw.choice([(), rows])
+    value = torch.empty(shape, dtype=torch.float64).uniform_(
+        low, high, generator=torch.Generator().manual_seed(draw.randrange(1 << 30))
+    )
+    return name, lambda x, v: getattr(parsimax, name)(x, v), value
+
+
+def close(ours: torch.Tensor, truth: torch.Tensor, dtype: torch.dtype) -> bool:
+    """To the tolerance, or for half types to an ulp; NaN where the truth has NaN."""
+    ulp = torch.finfo(dtype).eps * truth.abs() if dtype in (torch.bfloat16, torch.float16) else 0
+    near = (ours.double() - truth.double()).abs() <= TOLERANCE[dtype] + ulp
+    return bool((near | (ours.isnan() & truth.isnan())).all())
+
+
+@pytest.mark.parametrize("block", range(BLOCKS))
+def test_mappings_equal_the_reference(block):
+    for case in range(block * CASES // BLOCKS, (block + 1) * CASES // BLOCKS):
+        draw = random.Random(case)
+        dtype = draw.choice([torch.float32, torch.float32, torch.float64, torch.bfloat16, torch.float16])
+        x = scores(draw, dtype)
+        name, f, value = function(draw, x)
+        p, truth = f(x, value), reference(f, x, value)
+        assert p.dtype == truth.dtype and p.shape == truth.shape
+        if name == "topk_sparsemax":  # of tied scores any may be taken
+            p, truth = p.sort(-1).values, truth.sort(-1).values
+        assert close(p, truth, dtype), case
+
+
+def away_from_the_threshold(x: torch.Tensor, alpha: torch.Tensor) -> torch.Tensor:
+    """Rows where no score lies within 1e-6 of the threshold, so that rounding cannot move the support."""
+    p = reference(parsimax.entmax, x.double(), alpha)
+    up = reference(parsimax.entmax, x.double() + torch.where(p == 0, 1e-5, 0), alpha)
+    return ((up > 0) == (p > 0)).all(-1, keepdim=True) & ~((p > 0) & (p < 1e-7)).any(-1, keepdim=True)
+
+
+@pytest.mark.parametrize("block", range(BLOCKS))
+def test_gradients_equal_the_reference(block):
+    for case in range(block * CASES // BLOCKS // 4, (block + 1) * CASES // BLOCKS // 4):
+        draw = random.Random(case)
+        dtype = draw.choice([torch.float32, torch.float64])
+        x = scores(draw, dtype).nan_to_num(nan=0.0, posinf=1.0, neginf=-torch.inf)
+        alpha = torch.empty((*x.shape[:-1], 1), dtype=torch.float64).uniform_(
+            1, 2, generator=torch.Generator().manual_seed(case)
+        )
+        g = torch.randn(x.shape, generator=torch.Generator().manual_seed(case), dtype=dtype)
+        good = away_from_the_threshold(x, alpha)
+
+        def both(x=x, alpha=alpha, g=g):
+            leaves = [x.clone().requires_grad_(), alpha.clone().requires_grad_()]
+            return torch.autograd.grad(parsimax.entmax(*leaves), leaves, g)
+
+        (dx, da), (rx, ra) = both(), reference(both)
+        scale = 10 if dtype == torch.float32 else 1000  # sums of many terms of size 1
+        assert close(dx.where(good, 0) / scale, rx.where(good, 0) / scale, dtype), case
+        size = g.abs().amax(-1, keepdim=True).double() * (1 + torch.tensor(x.shape[-1]).log())
+        assert close((da / size).where(good, 0) / scale, (ra / size).where(good, 0) / scale, dtype), case
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
+def test_losses_equal_the_reference(dtype):
+    for case in range(max(20, CASES // 10)):
+        draw = random.Random(case)
+        x = scores(draw, dtype)
+        x = x if x.dim() == 2 else x.reshape(-1, x.shape[-1])
+        y = torch.randint(x.shape[-1], x.shape[:1], generator=torch.Generator().manual_seed(case))
+        y[y % 7 == 3] = -100
+        alpha = draw.choice([1.0, 1.5, 2.0, 1.3, torch.tensor(1.7)])
+
+        def loss(x=x, y=y, alpha=alpha):
+            return parsimax.entmax_loss(x, y, alpha, reduction="none")
+
+        ours, truth = loss(), reference(loss)
+        same = ours == truth  # infinities
+        size = truth.abs().nan_to_num(posinf=0) + 1
+        assert close((ours / size).where(~same, 0), (truth / size).where(~same, 0), dtype), case
+
+
+def work(threads: int) -> list[torch.Tensor]:
+    torch.set_num_threads(threads)
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(300, 1000, generator=generator).requires_grad_()
+    alpha = (torch.rand(300, 1, generator=generator) + 1).requires_grad_()
+    q = torch.randn(2, 4, 200, 16, generator=generator).requires_grad_()
+    w = torch.randn(900, 16, generator=generator).requires_grad_()
+    y = torch.randint(900, (400,), generator=generator)
+    results = [parsimax.sparsemax(x), parsimax.entmax(x, alpha), parsimax.entmax_attention(q, q, q)]
+    results.append(parsimax.linear_entmax_loss(q.reshape(-1, 16)[:400], w, y, 1.5))
+    results.append(parsimax.entmax15_loss(x, y[:300]))
+    total = sum(r.square().sum() for r in results)
+    return [*results, *torch.autograd.grad(total, [x, alpha, q, w])]
+
+
+def test_the_same_bits_for_any_number_of_threads():
+    one, two = work(1), work(2)
+    torch.set_num_threads(1)
+    assert all(torch.equal(a, b) for a, b in zip(one, two, strict=True))
+
+
+def test_two_python_threads_at_once():
+    expected = work(1)
+    with ThreadPoolExecutor(2) as pool:
+        for results in pool.map(lambda _: work(1), range(6)):
+            assert all(torch.equal(a, b) for a, b in zip(results, expected, strict=True))
+
+
+class Sparse(torch.utils.data.Dataset):
+    def __len__(self):
+        return 8
+
+    def __getitem__(self, i):
+        return parsimax.sparsemax(torch.arange(50.0).roll(i) / 20)
+
+
+@pytest.mark.skipif("fork" not in multiprocessing.get_all_start_methods(), reason="no fork here")
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")  # Python 3.12 on any fork
+def test_a_forked_worker_beside_its_parent():
+    parsimax.sparsemax(torch.randn(100, 1000))
+    loader = torch.utils.data.DataLoader(Sparse(), batch_size=2, num_workers=1, multiprocessing_context="fork")
+    for i, batch in enumerate(loader):
+        parsimax.entmax15(torch.randn(64, 512))
+        assert torch.equal(batch, torch.stack([Sparse()[2 * i], Sparse()[2 * i + 1]]))
+
+
+def test_no_output_is_left_unwritten():
+    """With fresh memory filled with NaN an element that nobody wrote would show."""
+    torch.use_deterministic_algorithms(True)
+    try:
+        for n in (1, 5, 16, 17, 63, 200, 1000, 5000):
+            x = torch.randn(37, n, requires_grad=True)
+            p = parsimax.entmax(x, 1.3)
+            (g,) = torch.autograd.grad(p.square().sum(), x)
+            assert p.isfinite().all() and g.isfinite().all()
+        q = torch.randn(1, 2, 33, 7, requires_grad=True)
+        (g,) = torch.autograd.grad(parsimax.entmax_attention(q, q, q).sum(), q)
+        assert g.isfinite().all()
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
+@pytest.mark.parametrize("level", library.LEVELS)
+def test_every_instruction_set_gives_the_same(level):
+    code = (
+        "import torch, parsimax; from parsimax.kernels import library; g = torch.Generator().manual_seed(0);"
+        "x = torch.randn(50, 777, generator=g).requires_grad_(); p = parsimax.entmax(x, 1.4);"
+        "d, = torch.autograd.grad(p.square().sum(), x); q = torch.randn(1, 2, 60, 8, generator=g);"
+        "o = parsimax.entmax_attention(q, q, q);"
+        "print(library.level(), *(t.detach().double().square().sum().item() for t in (p, d, o)))"
+    )
+    env = {**os.environ, "PARSIMAX_CPU": level}
+    run = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True)
+    got, *sums = run.stdout.split()
+    assert library.LEVELS.index(got) <= library.LEVELS.index(level)
+    g = torch.Generator().manual_seed(0)
+    x = torch.randn(50, 777, generator=g).double().requires_grad_()
+    p = reference(parsimax.entmax, x, 1.4)
+    (d,) = torch.autograd.grad(p.square().sum(), x)
+    q = torch.randn(1, 2, 60, 8, generator=g).double()
+    o = reference(lambda: parsimax.entmax_attention(q, q, q))
+    expected = [t.detach().square().sum().item() for t in (p, d, o)]
+    torch.testing.assert_close(torch.tensor([float(s) for s in sums]), torch.tensor(expected), rtol=1e-5, atol=1e-6)
+
+
+def test_dispatch_says_what_it_does():
+    x = torch.randn(2, 3)
+    assert parsimax.explain("entmax", x).startswith("entmax: cpu")
+    assert "there is no C++ kernel for normmax" in parsimax.explain("normmax", x)
+    with parsimax.use_kernels("torch"):
+        assert parsimax.explain("entmax", x).startswith("entmax: torch")
+    with parsimax.use_kernels("cpu"), pytest.raises(RuntimeError, match="the kernels run on the CPU"):
+        dispatch.cpu("entmax", x.to("meta"))
+    with pytest.raises(ValueError, match="one of auto, cpu, torch"), parsimax.use_kernels("gpu"):
+        pass
+
+
+@pytest.mark.parametrize("wanted", ["auto", "cpu", "torch", "fast"])
+def test_without_the_library(wanted, tmp_path):
+    """It works in torch and says so once; asked for the kernels it raises; a wrong word is refused."""
+    code = (
+        "import pathlib, warnings, torch; exists = pathlib.Path.exists;"
+        "pathlib.Path.exists = lambda p: p.name != '_cpu.so' and exists(p);"
+        "import parsimax; warnings.simplefilter('always');"
+        "print(parsimax.sparsemax(torch.tensor([1.0, 0.5, -1.0])), parsimax.entmax15(torch.zeros(2)))"
+    )
+    env = {**os.environ, "PARSIMAX_KERNELS": wanted}
+    run = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=False)
+    if wanted in ("auto", "torch"):
+        assert "tensor([0.7500, 0.2500, 0.0000])" in run.stdout
+        assert run.stderr.count("plain torch") == (wanted == "auto") and ("pip install" in run.stderr) == (
+            wanted == "auto"
+        )
+    else:
+        expected = "RuntimeError: PARSIMAX_KERNELS=cpu" if wanted == "cpu" else "one of auto, cpu, torch, got 'fast'"
+        assert run.returncode and expected in run.stderr
+
+
+def test_a_loss_is_no_slower_path_in_disguise():
+    """The kernel is really called: the reference gives the same but through another function."""
+    x, y = torch.randn(4, 9, requires_grad=True), torch.tensor([1, 2, 3, 4])
+    assert "LossesBackward" in _graph(parsimax.entmax15_loss(x, y))
+    assert "RowsBackward" in _graph(parsimax.entmax15(x).sum())
+    assert "ChunkedBackward" in reference(lambda: _graph(parsimax.entmax15_loss(x, y)))
+    assert F.cross_entropy(x, y).item() == pytest.approx(parsimax.entmax_loss(x, y, 1.0).item(), rel=1e-6)
+
+
+def _graph(tensor: torch.Tensor) -> str:
+    names, todo = [], [tensor.grad_fn]
+    while todo:
+        node = todo.pop()
+        if node is not None:
+            names.append(node.name())
+            todo += [n for n, _ in node.next_functions]
+    return " ".join(names)
