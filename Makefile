@@ -4,13 +4,15 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.parsimax-stamp
 PYTEST_FLAGS ?= -q -n 2 --dist worksteal --durations 10
 
-.PHONY: help setup demo test bench lint format clean
+.PHONY: help setup demo test test-kernels sanitize bench bench-reference lint format clean
 
 help:
 	@echo 'make setup    make $(VENV) with torch, parsimax and the tools of a developer (once)'
 	@echo 'make demo     print and draw what every mapping does; train a small classifier'
 	@echo 'make test     ruff, mypy and pytest with doctests'
-	@echo 'make bench    the plain torch path against the entmax package, minutes on an idle machine'
+	@echo 'make test-kernels    ten thousand random cases of the C++ kernels, and the kernel tests in a sanitizer build'
+	@echo 'make bench    the speed table, docs/speed.md and benchmarks/speed.csv; needs an idle machine'
+	@echo 'make bench-reference    the plain torch path against the entmax package'
 	@echo 'make lint     ruff and mypy only'
 	@echo 'make format   let ruff fix and format the code'
 	@echo 'make clean    remove $(VENV), caches and build products'
@@ -34,7 +36,24 @@ demo: setup
 test: lint
 	$(BIN)/python -m pytest $(PYTEST_FLAGS)
 
+test-kernels: setup
+	PARSIMAX_KERNEL_CASES=10000 $(BIN)/python -m pytest $(PYTEST_FLAGS) tests/test_kernels.py
+	$(MAKE) sanitize
+
+# A second build of the kernels, with the address and undefined-behaviour sanitizers, in a folder of its own. -O0, as
+# GCC 12 at -O1 drops a store in instrumented code.
+sanitize: setup
+	rm -rf build/sanitized && mkdir -p build/sanitized && cp -r src setup.py pyproject.toml README.md LICENSE build/sanitized
+	rm -f build/sanitized/src/parsimax/kernels/_cpu.so
+	cd build/sanitized && PARSIMAX_SANITIZE=1 ../../$(BIN)/python setup.py -q build_ext --inplace
+	PYTHONPATH=build/sanitized/src LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libubsan.so)" \
+	ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=halt_on_error=1 PARSIMAX_KERNEL_CASES=200 \
+	$(BIN)/python -m pytest -q -p no:cacheprovider tests/test_kernels.py -k "reference or bits or unwritten"
+
 bench: setup
+	$(BIN)/parsimax bench --markdown docs/speed.md --csv benchmarks/speed.csv
+
+bench-reference: setup
 	$(BIN)/python benchmarks/reference.py
 
 lint: setup
@@ -47,5 +66,5 @@ format: setup
 	$(BIN)/ruff format .
 
 clean:
-	rm -rf $(VENV) build dist out src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build dist out src/*.egg-info src/parsimax/kernels/_cpu.so .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find src tests -name __pycache__ -type d -exec rm -rf {} +

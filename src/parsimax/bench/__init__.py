@@ -1,0 +1,1 @@
+"""What ``parsimax bench`` runs: a registry of cases, and the timing, checking and printing of them."""

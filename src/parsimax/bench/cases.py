@@ -1,0 +1,184 @@
+"""Every case of the speed table, as data. A limit is the largest ratio of ours to the other side that passes."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+
+NORMAL, DENSE = 2.0, 0.01  # what unit-normal scores are multiplied by; the second leaves rows nearly dense
+BFLOAT16_EXTRA = 0.25  # what bfloat16 may add to a limit
+DENSE_LIMIT, DENSE_LIMIT_LEARNED = 2.5, 4.0
+PEER_LIMITS = {"topk": 1 / 4, "sort": 1 / 15, "bisect": 1 / 15}
+TOPK = 100  # the k that the peer's top-k is called with
+# limits of mappings without a parameter, and of entmax with a learned α
+SHAPES = {
+    (256, 32000): (0.75, 1.5),
+    (4096, 1000): (0.95, 1.5),
+    (8, 8, 512, 512): (1.0, 1.5),
+    (65536, 64): (1.1, 2.5),
+}
+ATTENTION = {1024: 0.5, 2048: 0.45, 4096: 0.4}
+ATTENTION_LEARNED = 0.8
+ELEMENTS = 8_000_000  # of the cases with ever longer rows
+
+
+@dataclass(frozen=True)
+class Case:
+    """Two sides on the same inputs; ``ours`` and ``against`` are names in :data:`parsimax.bench.sides.SIDES`.
+
+    ``shape`` is that of the scores; (tokens, d, classes) for the linear loss; (heads, n, d) for attention. ``scale`` is
+    that of the scores; with ``nonzeros`` it is searched such that a row keeps about so many. ``threads`` overrides the
+    number asked for.
+    """
+
+    name: str
+    group: str
+    shape: tuple[int, ...]
+    ours: str
+    against: str
+    limit: float | None
+    dtype: str = "float32"
+    scale: float = NORMAL
+    nonzeros: int | None = None
+    causal: bool = False
+    gradient: bool = True
+    threads: int | None = None
+    memory: bool = False
+    memory_limit: float | None = None
+
+    @property
+    def learned(self) -> bool:
+        return self.ours.endswith("_learned")
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """How the time or the peak memory of ``cases`` grows with ``sizes``: the log-log slope.
+
+    Of memory the slope itself must be at most ``limit``; of time, what it has more than the slope of the other side.
+    """
+
+    name: str
+    sizes: tuple[int, ...]
+    cases: tuple[Case, ...]
+    quantity: str
+    limit: float
+    group: str = "scaling"
+
+
+def _mappings() -> Iterator[Case]:
+    for shape, (limit, learned) in SHAPES.items():
+        for ours in ("sparsemax", "entmax15", "entmax_learned"):
+            top = learned if ours.endswith("_learned") else limit
+            yield Case(f"{ours}/{'x'.join(map(str, shape))}", "mapping", shape, ours, "softmax", top)
+
+
+def _losses() -> Iterator[Case]:
+    yield Case("entmax15_loss/1024x32000", "loss", (1024, 32000), "entmax15_loss", "cross_entropy", 0.6)
+    yield Case(
+        "linear_entmax_loss/2048x512x32000",
+        "loss",
+        (2048, 512, 32000),
+        "linear_entmax_loss",
+        "linear_cross_entropy",
+        0.42,
+        nonzeros=10,
+        memory=True,
+        memory_limit=1 / 8,
+    )
+
+
+def _attention(n: int, causal: bool, ours: str, limit: float | None) -> Case:
+    name = f"{ours}/{n}/{'causal' if causal else 'full'}"
+    return Case(name, "attention", (8, n, 64), ours, "sdpa", limit, nonzeros=20, causal=causal)
+
+
+def _attentions() -> Iterator[Case]:
+    for n, limit in ATTENTION.items():
+        for causal in (False, True):
+            yield _attention(n, causal, "entmax_attention", limit)
+            yield _attention(n, causal, "entmax_attention_learned", ATTENTION_LEARNED)
+
+
+def _in_bfloat16(case: Case) -> Case:
+    limit = None if case.limit is None else case.limit + BFLOAT16_EXTRA
+    return replace(case, name=f"{case.name}/bfloat16", dtype="bfloat16", limit=limit)
+
+
+def _nearly_dense(case: Case) -> Case:
+    limit = DENSE_LIMIT_LEARNED if case.learned else DENSE_LIMIT
+    return replace(
+        case, name=f"{case.name}/dense", group="dense", scale=DENSE, nonzeros=None, limit=limit, memory_limit=None
+    )
+
+
+def _against_peer(case: Case) -> Iterator[Case]:
+    """The same case against each way of the ``entmax`` package to compute it."""
+    for way, limit in PEER_LIMITS.items():
+        exists = way == "bisect" or not case.learned
+        if exists and not (way == "topk" and case.shape[-1] <= TOPK):
+            peer = f"peer_{case.ours}_{way}"
+            yield replace(
+                case,
+                name=f"{case.name}/peer-{way}",
+                group="peer",
+                against=peer,
+                limit=limit,
+                memory=False,
+                memory_limit=None,
+            )
+
+
+def _small() -> Iterator[Case]:
+    for ours in ("sparsemax", "entmax15", "entmax"):
+        case = Case(f"{ours}/2x10/forward", "small", (2, 10), ours, "softmax", 2.0, gradient=False)
+        yield case
+        # torch.softmax wakes its second thread even for 20 numbers, which takes it up to milliseconds on a busy machine
+        yield replace(case, name=f"{case.name}/one-thread", limit=None, threads=1)
+
+
+def _scaling() -> Iterator[Scaling]:
+    lengths = (1_000, 10_000, 100_000, 1_000_000)
+    for ours in ("sparsemax", "entmax15", "entmax_learned"):
+        cases = tuple(Case(f"{ours}/{n}", "scaling", (ELEMENTS // n, n), ours, "softmax", None) for n in lengths)
+        yield Scaling(f"time/{ours}", lengths, cases, "time", 0.1)
+    sizes = (1024, 2048, 4096, 8192)
+    for ours in ("entmax_attention", "entmax_attention_learned"):
+        sparse = tuple(_attention(n, False, ours, None) for n in sizes)
+        yield Scaling(f"memory/{ours}", sizes, sparse, "memory", 1.1)
+        yield Scaling(f"memory/{ours}/dense", sizes, tuple(map(_nearly_dense, sparse)), "memory", 1.1)
+
+
+def _registry() -> Iterator[Case | Scaling]:
+    plain = [*_mappings(), *_losses()]
+    halves = [_in_bfloat16(case) for case in plain]
+    attentions = [*_attentions()]
+    dense = [_nearly_dense(case) for case in (*plain, *halves)]
+    yield from (*_small(), *plain, *attentions, *halves, *dense, *map(_nearly_dense, attentions))
+    for case in (*plain, *halves, *dense):
+        yield from _against_peer(case)
+    yield from _scaling()
+
+
+CASES: dict[str, Case | Scaling] = {case.name: case for case in _registry()}
+GROUPS = tuple(dict.fromkeys(case.group for case in CASES.values()))
+
+
+def select(patterns: list[str]) -> list[Case | Scaling]:
+    """The cases that a pattern names: a name, a group, a part of names, or names with ``*``. No pattern means all."""
+    chosen = dict.fromkeys(CASES, False)
+    for pattern in patterns or ["*"]:
+        found = [n for n, c in CASES.items() if pattern == c.group or pattern in n or fnmatchcase(n, pattern)]
+        found = [pattern] if pattern in CASES else found
+        if not found:
+            near = difflib.get_close_matches(pattern, [*CASES, *GROUPS, *_words()], n=3, cutoff=0.3)
+            hint = f"; the nearest: {', '.join(near)}" if near else ""
+            raise ValueError(f"no case is named {pattern!r}{hint}. See: parsimax bench --list")
+        chosen.update(dict.fromkeys(found, True))
+    return [CASES[name] for name, wanted in chosen.items() if wanted]
+
+
+def _words() -> set[str]:
+    return {word for name in CASES for word in name.split("/")}

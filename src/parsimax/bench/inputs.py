@@ -1,0 +1,105 @@
+"""The tensors of a case."""
+
+from __future__ import annotations
+
+import functools
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+import parsimax
+
+from .cases import Case
+
+ROWS = 64  # enough to count non-zeros on
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """``leaves`` are what gradients are taken by; ``upstream`` is the gradient of the result, None for a scalar."""
+
+    leaves: dict[str, Tensor]
+    alpha: Tensor
+    target: Tensor
+    upstream: Tensor | None
+    causal: bool = False
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self.leaves[name]
+
+
+def make(case: Case) -> Inputs:
+    random = torch.Generator().manual_seed(0)
+    dtype = getattr(torch, case.dtype)
+    scale = case.scale
+    if case.nonzeros is not None:
+        scale = score_scale(case.nonzeros, case.shape[1 if "attention" in case.ours else -1], case.causal)
+
+    def normal(*shape: int, times: float = 1.0) -> Tensor:
+        return torch.randn(shape, generator=random).mul_(times).to(dtype)
+
+    def classes(rows: int, n: int) -> Tensor:
+        return torch.randint(n, (rows,), generator=random)
+
+    alpha = torch.tensor(1.4)
+    if "attention" in case.ours:
+        heads, n, d = case.shape
+        names = ("query", "key", "value")
+        leaves = {name: normal(1, heads, n, d, times=scale if name == "query" else 1.0) for name in names}
+        alpha = torch.linspace(1.4, 1.6, heads).view(heads, 1, 1)
+        inputs = Inputs(leaves, alpha, torch.empty(0), normal(1, heads, n, d), case.causal)
+    elif case.ours.startswith("linear"):
+        rows, d, n = case.shape
+        leaves = {"hidden": normal(rows, d, times=scale / math.sqrt(d)), "weight": normal(n, d)}
+        inputs = Inputs(leaves, alpha, classes(rows, n), None)
+    else:
+        rows, n = math.prod(case.shape[:-1]), case.shape[-1]
+        upstream = None if case.ours.endswith("_loss") else normal(*case.shape)
+        inputs = Inputs({"scores": normal(*case.shape, times=scale)}, alpha, classes(rows, n), upstream)
+    if case.gradient:
+        for tensor in (*inputs.leaves.values(), inputs.alpha):
+            tensor.requires_grad_()
+    return inputs
+
+
+@functools.cache
+def score_scale(nonzeros: int, n: int, causal: bool) -> float:
+    """The scale of normal scores at which 1.5-entmax keeps about so many of a row of n, on average over the rows."""
+    scores = torch.randn((ROWS, n), generator=torch.Generator().manual_seed(1))
+    if causal:
+        scores = scores.masked_fill(_later(_some_rows(n), n), -math.inf)
+    low, high = 0.01, 100.0
+    for _ in range(20):
+        middle = math.sqrt(low * high)
+        many = _count(scores * middle) > nonzeros
+        low, high = (middle, high) if many else (low, middle)
+    return low
+
+
+def nonzeros(case: Case, inputs: Inputs) -> float:
+    """How many entries a row really keeps, on average over a sample of rows."""
+    with torch.no_grad():
+        if "query" in inputs.leaves:
+            n, d = case.shape[1:]
+            rows = _some_rows(n)
+            scores = inputs["query"][:, :, rows].float() @ inputs["key"].float().mT / math.sqrt(d)
+            alpha = inputs.alpha if case.learned else 1.5
+            return _count(scores.masked_fill(_later(rows, n), -math.inf) if case.causal else scores, alpha)
+        if "hidden" in inputs.leaves:
+            return _count(inputs["hidden"][:ROWS].float() @ inputs["weight"].float().T)
+        alpha = inputs.alpha if case.learned else 2.0 if case.ours == "sparsemax" else 1.5
+        return _count(inputs["scores"].flatten(0, -2)[:ROWS].float(), alpha)
+
+
+def _count(scores: Tensor, alpha: float | Tensor = 1.5) -> float:
+    return (parsimax.entmax(scores, alpha) > 0).sum(-1).float().mean().item()
+
+
+def _some_rows(n: int) -> Tensor:
+    return torch.linspace(0, n - 1, ROWS).long()
+
+
+def _later(rows: Tensor, n: int) -> Tensor:
+    return torch.arange(n) > rows[:, None]

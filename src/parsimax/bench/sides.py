@@ -1,0 +1,103 @@
+"""What is timed: each side is a function of the inputs of a case."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+import parsimax
+
+from .cases import TOPK
+from .inputs import Inputs
+
+Call = Callable[[Inputs], Tensor]
+
+
+@dataclass(frozen=True)
+class Side:
+    """A function to time; ``truth`` is another way to the same answer, ``learned`` asks for the gradient by α."""
+
+    call: Call
+    truth: Call | None = None
+    learned: bool = False
+    needs: str | None = None
+
+    @property
+    def missing(self) -> str | None:
+        """The package that is not installed."""
+        return self.needs if self.needs and find_spec(self.needs) is None else None
+
+
+def evaluate(side: Side, inputs: Inputs, gradient: bool = True, *, truth: bool = False) -> tuple[Tensor, list[Tensor]]:
+    """The result and the gradients: by each of the leaves, and by α if it is learned."""
+    call = side.truth if truth and side.truth else side.call
+    if not gradient:
+        return call(inputs), []
+    out = call(inputs)
+    leaves = [*inputs.leaves.values(), *([inputs.alpha] if side.learned else [])]
+    return out.detach(), list(torch.autograd.grad(out, leaves, inputs.upstream))
+
+
+def _peer(name: str, call: Callable[[Any, Inputs], Tensor], learned: bool = False) -> tuple[str, Side]:
+    return f"peer_{name}", Side(lambda i: call(importlib.import_module("entmax"), i), learned=learned, needs="entmax")
+
+
+def _linear(i: Inputs) -> Tensor:
+    return F.linear(i["hidden"], i["weight"])
+
+
+def _attention(i: Inputs, alpha: float | Tensor) -> Tensor:
+    return parsimax.entmax_attention(i["query"], i["key"], i["value"], alpha=alpha, is_causal=i.causal)
+
+
+def _exact_linear_loss(i: Inputs) -> Tensor:
+    return parsimax.entmax15_loss(_linear(i), i.target)
+
+
+OURS = {
+    "sparsemax": Side(lambda i: parsimax.sparsemax(i["scores"])),
+    "entmax15": Side(lambda i: parsimax.entmax15(i["scores"])),
+    "entmax": Side(lambda i: parsimax.entmax(i["scores"], 1.5)),
+    "entmax_learned": Side(lambda i: parsimax.entmax(i["scores"], i.alpha), learned=True),
+    "entmax15_loss": Side(lambda i: parsimax.entmax15_loss(i["scores"], i.target)),
+    "linear_entmax_loss": Side(
+        lambda i: parsimax.linear_entmax_loss(i["hidden"], i["weight"], i.target), truth=_exact_linear_loss
+    ),
+    "entmax_attention": Side(lambda i: _attention(i, 1.5)),
+    "entmax_attention_learned": Side(lambda i: _attention(i, i.alpha), learned=True),
+}
+TORCH = {
+    "softmax": Side(lambda i: torch.softmax(i["scores"], -1)),
+    "cross_entropy": Side(lambda i: F.cross_entropy(i["scores"], i.target)),
+    "linear_cross_entropy": Side(lambda i: F.cross_entropy(_linear(i), i.target)),
+    "sdpa": Side(lambda i: F.scaled_dot_product_attention(i["query"], i["key"], i["value"], is_causal=i.causal)),
+}
+PEERS = dict(
+    (
+        _peer("sparsemax_topk", lambda e, i: e.sparsemax(i["scores"], dim=-1, k=TOPK)),
+        _peer("sparsemax_sort", lambda e, i: e.sparsemax(i["scores"], dim=-1)),
+        _peer("sparsemax_bisect", lambda e, i: e.sparsemax_bisect(i["scores"], dim=-1)),
+        _peer("entmax15_topk", lambda e, i: e.entmax15(i["scores"], dim=-1, k=TOPK)),
+        _peer("entmax15_sort", lambda e, i: e.entmax15(i["scores"], dim=-1)),
+        _peer("entmax15_bisect", lambda e, i: e.entmax_bisect(i["scores"], 1.5, dim=-1)),
+        _peer(
+            "entmax_learned_bisect",
+            lambda e, i: e.entmax_bisect(i["scores"], i.alpha.to(i["scores"].dtype), dim=-1),
+            learned=True,
+        ),
+        _peer("entmax15_loss_topk", lambda e, i: e.entmax15_loss(i["scores"], i.target, k=TOPK).mean()),
+        _peer("entmax15_loss_sort", lambda e, i: e.entmax15_loss(i["scores"], i.target).mean()),
+        _peer("entmax15_loss_bisect", lambda e, i: e.entmax_bisect_loss(i["scores"], i.target, 1.5).mean()),
+        _peer("linear_entmax_loss_topk", lambda e, i: e.entmax15_loss(_linear(i), i.target, k=TOPK).mean()),
+        _peer("linear_entmax_loss_sort", lambda e, i: e.entmax15_loss(_linear(i), i.target).mean()),
+        _peer("linear_entmax_loss_bisect", lambda e, i: e.entmax_bisect_loss(_linear(i), i.target, 1.5).mean()),
+    )
+)
+SIDES: dict[str, Side] = {**OURS, **TORCH, **PEERS}
