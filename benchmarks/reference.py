@@ -2,9 +2,9 @@
 
 python benchmarks/reference.py [--repeats 5] [--only entmax] [--cpu-time]
 
-Both sides run in one process, in turns, on the same scores; the minimum counts. A case whose answers differ by more
-than 1e-5 (relative to the largest value, if that is above 1) is not timed, and the run fails. ``--cpu-time`` counts the
-processor time of one thread, which other processes disturb less than the time of two threads that wait for each other.
+Both sides run in one process, in turns, on the same scores; the minimum counts. A case whose answers differ from the
+package's in float64 by more than 1e-5 (relative to the largest value, if above 1) is not timed, and the run fails.
+``--cpu-time`` counts the processor time of one thread: on a busy machine that says more than the wall clock of two.
 """
 
 from __future__ import annotations
@@ -112,10 +112,13 @@ def disagreement(ours: list[Tensor], theirs: list[Tensor]) -> float:
 
 def measure(case: Case, shape: tuple[int, ...], repeats: int, clock: Clock) -> str:
     data = inputs(shape)
-    error = disagreement(run(case.ours, case, data, clock)[2], run(case.theirs, case, data, clock)[2])
+    # The package in float64, on an eighth of the rows: in float32 its own gradient by α is off by 2e-5.
+    few = inputs((max(1, shape[0] // 8), *shape[1:]))
+    wide = tuple(t.detach().double().requires_grad_(t.requires_grad) if t.is_floating_point() else t for t in few)
+    error = disagreement(run(case.ours, case, few, clock)[2], run(case.theirs, case, wide, clock)[2])
     size = "×".join(map(str, shape))
     if not error <= TOLERANCE:
-        raise ValueError(f"{case.name} at {size}: the two sides differ by {error:.1e}, more than {TOLERANCE:g}")
+        raise ValueError(f"{case.name} at {size}: {error:.1e} off the package in float64, more than {TOLERANCE:g}")
     best: dict[Any, list[float]] = {case.ours: [9e9] * 3, case.theirs: [9e9] * 3}
     for _ in range(repeats):
         for function, low in best.items():

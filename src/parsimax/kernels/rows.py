@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -43,6 +44,7 @@ class RowKernel:
     backward: Callable[[Tensor, Tensor, Tensor | None, bool], tuple[Tensor, Tensor | None]]
     rule: Rule
     saves_input: bool = False
+    rule_from_output: bool = True  # the rule needs p alone, and its rounding does no harm
 
     def __call__(self, x: Tensor, parameter: Tensor | None = None) -> Tensor:
         """``parameter`` has the shape of ``x`` with size 1 in the last dimension, or broadcasts to that."""
@@ -98,9 +100,9 @@ def entmax_rule(p: Tensor, g: Tensor, alpha: Tensor | None, value: float) -> tup
     q = -L^2 (e^(-y) - 1 + y)/y^2, L = log p, y = (α-1)L, so dp/dα = p q - s sum(p q)/sum(s).
     """
     out, p, g = p.dtype, _wide(p), _wide(g)
+    if alpha is None and value in FIXED_WEIGHTS:
+        return _centred(FIXED_WEIGHTS[value](p), p, g).to(out), None
     a = _wide(alpha) if alpha is not None else torch.full((), value, dtype=p.dtype)
-    if alpha is None and math.isinf(value):
-        return torch.zeros_like(p).to(out), None
     on = p != 0  # NaN counts as support, so that it is passed on
     hard = a == math.inf
     a = torch.where(hard, 2, a)
@@ -115,6 +117,24 @@ def entmax_rule(p: Tensor, g: Tensor, alpha: Tensor | None, value: float) -> tup
     moved = torch.where(on, -p * log.square() * _second_remainder((a - 1) * log), 0)
     change = (g * (moved - s * (moved.sum(-1, keepdim=True) / total))).sum(-1, keepdim=True)
     return dx.to(out), torch.where(hard, 0, change)
+
+
+# p^(2-α) at the fixed α, and its derivative where p = 0 is not asked for.
+FIXED_WEIGHTS: dict[float, Callable[[Tensor], Tensor]] = {
+    1.0: lambda p: p,
+    1.5: lambda p: torch.where(p != 0, p, 1).sqrt(),
+    2.0: lambda p: 1 + 0 * p,
+    math.inf: lambda p: 0 * p,
+}
+
+
+def _centred(s: Tensor, p: Tensor, g: Tensor) -> Tensor:
+    """s (g - <s, g>/sum s) on the support of p, where NaN counts as support, so that it is passed on."""
+    on = p != 0
+    s = torch.where(on, s, 0)
+    total = s.sum(-1, keepdim=True)
+    moved = torch.where(on, s * g, 0)
+    return moved - s * (moved.sum(-1, keepdim=True) / torch.where(total == 0, 1, total))
 
 
 def _second_remainder(y: Tensor) -> Tensor:
@@ -138,7 +158,8 @@ def entmax_kernel(value: float | None) -> RowKernel:
         dx, change = ops._entmax_bwd(p, g, alpha, fixed, want)
         return dx, change if want else None
 
-    return RowKernel(forward, backward, lambda p, g, alpha: entmax_rule(p, g, alpha, fixed))
+    rule = partial(entmax_rule, value=fixed)
+    return RowKernel(forward, backward, rule, rule_from_output=value is not None)
 
 
 def topk_kernel(k: int) -> RowKernel:
@@ -181,4 +202,4 @@ def rsoftmax_kernel(rule: Rule) -> RowKernel:
         dx, change = ops._rsoftmax_bwd(x, g, rate, 0.0, False, want)
         return dx, change if want else None
 
-    return RowKernel(forward, backward, rule, saves_input=True)
+    return RowKernel(forward, backward, rule, saves_input=True, rule_from_output=False)

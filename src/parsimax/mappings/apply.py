@@ -123,7 +123,8 @@ def apply(
     rows = x.movedim(dim, -1)
     if kernel is not None and is_plain(rows, *values) and dispatch.cpu(where, rows, *values):
         return kernel(rows.to(out), *values).movedim(-1, dim)
-    p = evaluate(partial(_on_rows, formula, domains), rows, *values, width=rows.shape[-1], dtype=out)
+    rule = kernel.rule if kernel is not None and kernel.rule_from_output else None
+    p = evaluate(partial(_on_rows, formula, domains), rows, *values, width=rows.shape[-1], dtype=out, rule=rule)
     return p.movedim(-1, dim)
 
 

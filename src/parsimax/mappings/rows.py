@@ -21,12 +21,13 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from ..kernels.rows import aliases
+from ..kernels.rows import Rule, aliases
 from .search import Search
 
 Formula = Callable[..., Tensor]
 CHUNK = {"cpu": 1 << 18}  # elements at a time: on a CPU what fits its cache, elsewhere what is worth a launch
 PLAIN = (Tensor, torch.nn.Parameter)
+WIDE = (torch.float32, torch.float64)
 
 
 def work_dtype(device: torch.device) -> torch.dtype:
@@ -79,17 +80,27 @@ def is_plain(*tensors: Tensor) -> bool:
     )
 
 
-def evaluate(formula: Formula, x: Tensor, *rest: Tensor, width: int, dtype: torch.dtype, cost: int = 0) -> Tensor:
+def evaluate(
+    formula: Formula,
+    x: Tensor,
+    *rest: Tensor,
+    width: int,
+    dtype: torch.dtype,
+    cost: int = 0,
+    rule: Rule | None = None,
+) -> Tensor:
     """``formula`` on the rows ``x`` (..., n) with ``rest`` (..., k) or broadcast along rows, as (..., width).
 
-    ``cost`` is how many numbers a row needs at a time, if more than its length.
+    ``cost`` is how many numbers a row needs at a time, if more than its length. ``rule`` gives the gradients from the
+    output, which spares a first reverse pass through the formula; not from half types, whose rounding it would keep.
     """
     if not is_plain(x, *rest):
         return formula(x, *rest, solve=Traced()).to(dtype)
     lead = x.shape[:-1]
     flat = [_flat(t, lead) for t in rest]
+    rows = [x.reshape(-1, x.shape[-1])]
     out: Tensor = _Chunked.apply(  # type: ignore[no-untyped-call]
-        formula, width, dtype, max(cost, x.shape[-1]), x.reshape(-1, x.shape[-1]), *flat
+        formula, width, dtype, max(cost, x.shape[-1]), rule if dtype in WIDE else None, *rows, *flat
     )
     return out.reshape(*lead, width)
 
@@ -106,24 +117,32 @@ def _chunks(rows: int, cost: int, device: torch.device) -> Iterator[slice]:
 
 class _Chunked(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, formula: Formula, width: int, dtype: torch.dtype, cost: int, *inputs: Tensor) -> Tensor:
+    def forward(
+        ctx: Any, formula: Formula, width: int, dtype: torch.dtype, cost: int, rule: Rule | None, *inputs: Tensor
+    ) -> Tensor:
         x = inputs[0]
         out = x.new_empty((x.shape[0], width), dtype=dtype)
-        ctx.formula, ctx.dtype, ctx.cost, ctx.roots = formula, dtype, cost, []
+        ctx.formula, ctx.dtype, ctx.cost, ctx.rule, ctx.roots = formula, dtype, cost, rule, []
         for part in _chunks(x.shape[0], cost, x.device):
             solve = Solve()
             out[part] = formula(*(_part(t, part) for t in inputs), solve=solve)
-            if any(ctx.needs_input_grad):
+            if any(ctx.needs_input_grad) and rule is None:
                 ctx.roots.append(solve.roots)
-        ctx.save_for_backward(*inputs)
+        ctx.save_for_backward(*inputs, *([] if rule is None else [out]))
         return out
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
-        wanted, inputs = ctx.needs_input_grad[4:], ctx.saved_tensors  # once: checkpointing unpacks them only once
-        whole = torch.is_grad_enabled() or not is_plain(g, *inputs)
-        grads = iter((_whole_backward if whole else _chunked_backward)(ctx, inputs, g, wanted))
-        return (None, None, None, None, *(next(grads) if w else None for w in wanted))
+        wanted, inputs = ctx.needs_input_grad[5:], ctx.saved_tensors  # once: checkpointing unpacks them only once
+        *inputs, out = inputs if ctx.rule else (*inputs, None)
+        if torch.is_grad_enabled() or not is_plain(g, *inputs):
+            grads = list(_whole_backward(ctx, tuple(inputs), g, wanted))
+        elif out is not None:
+            grads = _backward_by_rule(ctx, tuple(inputs), out, g, wanted)
+        else:
+            grads = _chunked_backward(ctx, tuple(inputs), g, wanted)
+        each = iter(grads)
+        return (None, None, None, None, None, *(next(each) if w else None for w in wanted))
 
 
 def _part(t: Tensor, part: slice) -> Tensor:
@@ -137,6 +156,21 @@ def _whole_backward(ctx: Any, inputs: tuple[Tensor, ...], g: Tensor, wanted: tup
         y = ctx.formula(*inputs, solve=Traced()).to(ctx.dtype)
         at = [t for t, w in zip(inputs, wanted, strict=True) if w]
         return torch.autograd.grad(y, at, g, create_graph=True, allow_unused=True, materialize_grads=True)
+
+
+def _backward_by_rule(
+    ctx: Any, inputs: tuple[Tensor, ...], out: Tensor, g: Tensor, wanted: tuple[bool, ...]
+) -> list[Tensor]:
+    x, *rest = inputs
+    parameter = rest[0] if rest else None
+    changes, dx = [], torch.empty_like(x)
+    for part in _chunks(x.shape[0], ctx.cost, x.device):
+        dx[part], change = ctx.rule(out[part], g[part], None if parameter is None else _part(parameter, part))
+        changes.append(change)
+    grads = [dx] if wanted[0] else []
+    if parameter is not None and wanted[1]:
+        grads.append(torch.cat(changes).sum_to_size(parameter.shape).to(parameter.dtype))
+    return grads
 
 
 def _chunked_backward(ctx: Any, inputs: tuple[Tensor, ...], g: Tensor, wanted: tuple[bool, ...]) -> list[Tensor]:

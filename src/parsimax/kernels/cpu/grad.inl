@@ -68,7 +68,7 @@ inline void grad_row(const S* p, const S* g, S* dx, double* dalpha, i64 n, const
     if (BY_ALPHA) *dalpha = n && scalar_float(p[0]) != scalar_float(p[0]) ? __builtin_nan("") : 0;
     return;
   }
-  if (!BY_ALPHA && n < 2048) {
+  if (!BY_ALPHA && n < (a.kind == SPARSEMAX ? 800 : 2048)) {  // below, looking for the support costs more than it spares
     if (a.kind == SPARSEMAX) return grad_plain<T>(p, g, dx, n, pv, [](V<T> v) { return v * 0 + 1; });  // NaN stays NaN
     if (a.kind == ENTMAX15) return grad_plain<T>(p, g, dx, n, pv, [](V<T> v) { return vroot<T>(v); });
     if (a.b == 0) return grad_plain<T>(p, g, dx, n, pv, [](V<T> v) { return v; });
