@@ -102,7 +102,10 @@ def cpu(name: str, *tensors: Tensor) -> bool:
 
 
 def quick(x: Tensor, dim: int) -> bool:
-    """Whether a kernel can be called on ``x`` as it is: nothing to check, to cast or to differentiate."""
+    """Whether a kernel can be called on ``x`` as it is: nothing to check, to cast or to differentiate.
+
+    The mappings ask this first of all: on a tiny tensor the checks cost more than the kernel.
+    """
     return (
         type(x) is Tensor
         and library.AVAILABLE

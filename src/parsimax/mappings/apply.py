@@ -107,8 +107,6 @@ def apply(
     kernel: RowKernel | None = None,
 ) -> Tensor:
     """``formula`` as a function of any tensor, over any dimension; by its kernel where that can run."""
-    if kernel is not None and mask is None and dtype is None and not parameters and dispatch.quick(scores, dim):
-        return kernel.forward(scores, None)
     check_scores(scores, dtype, where)
     dim = check_dim(dim, scores.dim(), where)
     x = scores if dtype is None else scores.to(dtype)

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from .._arguments import Interval
+from ..kernels.dispatch import quick
 from ..kernels.rows import entmax_kernel
 from .apply import Parameter, apply
 from .entmax15 import entmax15_rows
@@ -209,6 +210,8 @@ def entmax(
     """
     if isinstance(alpha, (int, float)) and alpha in SPECIAL and not isinstance(alpha, bool):
         alpha = float(alpha)
+        if mask is None and dtype is None and quick(scores, dim):
+            return KERNELS[alpha].forward(scores, None)
         return apply(SPECIAL[alpha], scores, dim=dim, mask=mask, dtype=dtype, where="entmax", kernel=KERNELS[alpha])
     parameter = Parameter("alpha", alpha, DOMAIN)
     # For α > 2 an entry can appear between two neighbouring doubles; only the formula goes between them.

@@ -7,6 +7,7 @@ import math
 import torch
 from torch import Tensor
 
+from ..kernels.dispatch import quick
 from ..kernels.rows import entmax_kernel
 from .apply import apply
 from .rows import Solve, settled
@@ -80,4 +81,6 @@ def entmax15(scores: Tensor, dim: int = -1, *, mask: Tensor | None = None, dtype
 
     Reference: Peters, Niculae and Martins, Sparse Sequence-to-Sequence Models, ACL 2019.
     """
+    if mask is None and dtype is None and quick(scores, dim):
+        return KERNEL.forward(scores, None)
     return apply(entmax15_rows, scores, dim=dim, mask=mask, dtype=dtype, where="entmax15", kernel=KERNEL)

@@ -7,6 +7,7 @@ import math
 import torch
 from torch import Tensor
 
+from ..kernels.dispatch import quick
 from ..kernels.rows import entmax_kernel
 from .apply import apply
 from .rows import Solve
@@ -50,4 +51,6 @@ def softmax(scores: Tensor, dim: int = -1, *, mask: Tensor | None = None, dtype:
     It is :func:`entmax` at α = 1, and what the sparse mappings are compared with. ``torch.softmax`` differs in one
     point: it has no mask, and gives NaN for a row of -inf.
     """
+    if mask is None and dtype is None and quick(scores, dim):
+        return KERNEL.forward(scores, None)
     return apply(softmax_rows, scores, dim=dim, mask=mask, dtype=dtype, where="softmax", kernel=KERNEL)

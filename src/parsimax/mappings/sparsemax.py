@@ -7,6 +7,7 @@ import math
 import torch
 from torch import Tensor
 
+from ..kernels.dispatch import quick
 from ..kernels.rows import entmax_kernel
 from .apply import apply
 from .rows import Solve, settled
@@ -69,4 +70,6 @@ def sparsemax(scores: Tensor, dim: int = -1, *, mask: Tensor | None = None, dtyp
 
     Reference: Martins and Astudillo, From Softmax to Sparsemax, ICML 2016.
     """
+    if mask is None and dtype is None and quick(scores, dim):
+        return KERNEL.forward(scores, None)
     return apply(sparsemax_rows, scores, dim=dim, mask=mask, dtype=dtype, where="sparsemax", kernel=KERNEL)
