@@ -46,6 +46,15 @@ def test_the_readme_runs():
         exec(compile(block, "README.md", "exec"), {})
 
 
+def test_the_page_on_attention_runs():
+    page = ROOT / "docs" / "attention.md"
+    blocks = re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.S)
+    assert len(blocks) > 5
+    names: dict = {}  # a later block goes on from an earlier one
+    for block in blocks:
+        exec(compile(block, page.name, "exec"), names)
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_tests_and_files_named_in_the_docs_exist(page):
     text = page.read_text(encoding="utf-8")

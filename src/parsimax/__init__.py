@@ -15,6 +15,7 @@ __version__ = "0.1.0"
 # The command `parsimax` imports this package first, and its `--help` must not wait seconds for torch: there the public
 # names come with their first use. Elsewhere they come at once, and with them the operators that exported programs need.
 if TYPE_CHECKING or Path(*sys.argv[:1]).stem != "parsimax":
+    from . import schedules as schedules
     from ._public import *  # noqa: F403
     from ._public import __all__ as __all__
 else:

@@ -1,6 +1,17 @@
 """Every public name; :mod:`parsimax` hands them on."""
 
-from .attention import attention, entmax_attention
+from . import schedules as schedules
+from .attention import (
+    AttentionCore,
+    KeyValueCache,
+    LengthScaling,
+    MultiheadAttention,
+    Observation,
+    attention,
+    entmax_attention,
+    replace_attention,
+    set_step,
+)
 from .kernels.dispatch import explain
 from .kernels.dispatch import use as use_kernels
 from .losses import (
@@ -53,14 +64,19 @@ from .metrics import (
 )
 
 __all__ = [
+    "AttentionCore",
     "BudgetSparsemax",
     "Entmax",
     "Entmax15",
     "Entmax15Loss",
     "EntmaxLoss",
     "FenchelYoungLoss",
+    "KeyValueCache",
+    "LengthScaling",
     "LinearEntmaxLoss",
+    "MultiheadAttention",
     "Normmax",
+    "Observation",
     "RSoftmax",
     "SigSoftmax",
     "Softmax",
@@ -86,8 +102,10 @@ __all__ = [
     "log_probs",
     "multilabel_loss",
     "normmax",
+    "replace_attention",
     "rsoftmax",
     "sample",
+    "set_step",
     "sigsoftmax",
     "softmax",
     "sparsegen",

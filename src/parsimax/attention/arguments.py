@@ -12,6 +12,7 @@ from .._arguments import Interval, check_number
 
 SHARE = Interval(0, 1)
 FINITE = Interval(-math.inf, math.inf, closed_low=False, closed_high=False)
+POSITIVE = Interval(0, math.inf, closed_low=False, closed_high=False)
 
 
 @dataclass(frozen=True)
