@@ -15,9 +15,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..kernels import dispatch
+from ..kernels.operators import define
+from ..kernels.rows import derivative_is_observed
+from ..mappings.apply import kernels_serve
 from ..mappings.entmax import entmax
-from ..mappings.rows import is_plain
 from .arguments import Call
 from .formula import attend as attend_plainly
 from .formula import repeated
@@ -36,7 +37,7 @@ class _Fixed:
 
 def can_run(call: Call, alpha: float | Tensor) -> bool:
     tensors = [t for t in (call.q, call.k, call.v, call.mask, alpha) if isinstance(t, Tensor)]
-    return not call.dropout and is_plain(*tensors) and dispatch.cpu("entmax_attention", *tensors)
+    return not call.dropout and kernels_serve("entmax_attention", *tensors)
 
 
 def attend(call: Call, alpha: float | Tensor) -> Tensor:
@@ -50,12 +51,41 @@ def attend(call: Call, alpha: float | Tensor) -> Tensor:
         _folded(_expanded(t, (*lead[:-1], own)), lead) for t, own in zip((call.q, k, v), heads, strict=True)
     ]
     inputs += [None if t is None else _folded(t, lead) for t in (call.mask, _tensor(alpha))]
-    fixed = _Fixed(0.0 if isinstance(alpha, Tensor) else alpha, call.causal, call.scale)
-    if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in inputs):
-        out: Tensor = _Fused.apply(fixed, *inputs)  # type: ignore[no-untyped-call]
-    else:
-        out = ops._attention_fwd(*inputs, fixed.alpha, fixed.causal, fixed.scale, False)[0]
+    run = ops.entmax_attention if torch.compiler.is_compiling() else _kernel
+    out: Tensor = run(*inputs, 0.0 if isinstance(alpha, Tensor) else alpha, call.causal, call.scale)
     return out if len(call.lead) == 2 else out.reshape(*call.lead, *out.shape[-2:])
+
+
+def _kernel(*given: Any) -> Tensor:
+    *inputs, alpha, causal, scale = given
+    if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in inputs):
+        out: Tensor = _Fused.apply(_Fixed(alpha, causal, scale), *inputs)  # type: ignore[no-untyped-call]
+    else:
+        out = ops._attention_fwd(*inputs, alpha, causal, scale, False)[0]
+    return out
+
+
+def _formula(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Tensor | None,
+    alpha: Tensor | None,
+    value: float,
+    causal: bool,
+    scale: float,
+) -> Tensor:
+    call = Call(q, k, v, mask, causal, scale, 0.0, tuple(q.shape[:2]))
+    return attend_plainly(call, partial(entmax, alpha=value if alpha is None else alpha))[0]
+
+
+define(
+    "entmax_attention(Tensor q, Tensor k, Tensor v, Tensor? mask, Tensor? alpha, float value, bool causal, "
+    "float scale) -> Tensor",
+    _kernel,
+    _formula,
+    lambda q, k, v, *_: q.new_empty((*q.shape[:-1], v.shape[-1])),
+)
 
 
 class _Fused(torch.autograd.Function):
@@ -76,7 +106,7 @@ class _Fused(torch.autograd.Function):
         saved = ctx.saved_tensors  # once: checkpointing unpacks them only once
         inputs, state = saved[:5], saved[5:]
         wanted = ctx.needs_input_grad[1:]
-        if torch.is_grad_enabled() or not is_plain(g, *(t for t in inputs if t is not None)):
+        if derivative_is_observed(g):
             return (None, *_plain_backward(ctx.fixed, inputs, wanted, g))
         rest = (ctx.fixed.alpha, ctx.fixed.causal, ctx.fixed.scale)
         grads = ops._attention_bwd(g, *inputs[:5], *rest, *state, wanted[3])
@@ -87,10 +117,9 @@ class _Fused(torch.autograd.Function):
 
 def _plain_backward(fixed: _Fixed, inputs: tuple[Any, ...], wanted: tuple[bool, ...], g: Tensor) -> list[Tensor | None]:
     """The gradient as a differentiable function: for create_graph, batched gradients, forward over reverse."""
-    q, k, v, mask, alpha = inputs
     with torch.enable_grad():
-        call = Call(q, k, v, mask, fixed.causal, fixed.scale, 0.0, tuple(q.shape[:2]))
-        out, _ = attend_plainly(call, partial(entmax, alpha=fixed.alpha if alpha is None else alpha))
+        q, k, v, mask, alpha = inputs
+        out = _formula(q, k, v, mask, alpha, fixed.alpha, fixed.causal, fixed.scale)
         at = [t for t, w in zip(inputs, wanted, strict=True) if w]
         grads = iter(torch.autograd.grad(out, at, g, create_graph=True, allow_unused=True, materialize_grads=True))
     return [next(grads) if w else None for w in wanted]
@@ -115,6 +144,6 @@ def _folded(x: Tensor, lead: tuple[int, ...]) -> Tensor:
     if len(lead) == 2:
         return x
     own = tuple(x.shape[-3:])
-    if x.shape[:-3].numel() == 1:
+    if math.prod(x.shape[:-3]) == 1:
         return x.reshape(1, *own)
     return x.expand(*lead[:-1], *own).reshape(math.prod(lead[:-1]), *own)

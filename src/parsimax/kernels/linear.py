@@ -11,7 +11,7 @@ from torch import Tensor
 from .rows import _plain, aliases, derivative_is_observed
 
 ops = torch.ops.parsimax
-Whole = Callable[[Tensor, Tensor, Tensor | None, Tensor | None], Tensor]
+Whole = Callable[[Tensor, Tensor, Tensor | None, Tensor | None, Tensor, float, float], Tensor]
 
 
 def linear_row_losses(
@@ -62,7 +62,7 @@ class _Linear(torch.autograd.Function):
             with torch.enable_grad():
                 named = aliases(inputs, wanted)
                 at = [t for t, w in zip(named, wanted, strict=True) if w]
-                y = ctx.whole(*named)
+                y = ctx.whole(*named, target, *ctx.numbers)
                 grads = iter(torch.autograd.grad(y, at, g.to(y.dtype), create_graph=True, materialize_grads=True))
             return (*(next(grads) if w else None for w in wanted), None, None, None, None)
         g = g.contiguous()

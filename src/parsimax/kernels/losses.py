@@ -11,7 +11,7 @@ from torch import Tensor
 from .rows import aliases, derivative_is_observed
 
 ops = torch.ops.parsimax
-Whole = Callable[[Tensor, Tensor | None], Tensor]
+Whole = Callable[[Tensor, Tensor, Tensor | None, float], Tensor]
 
 
 def row_losses(x: Tensor, target: Tensor, alpha: Tensor | None, fixed: float, whole: Whole) -> Tensor:
@@ -43,7 +43,7 @@ class _Losses(torch.autograd.Function):
             with torch.enable_grad():
                 x, alpha = aliases((x, alpha), (want_x, want_alpha))
                 at = [t for t, w in ((x, want_x), (alpha, want_alpha)) if w and t is not None]
-                y = ctx.whole(x, alpha)
+                y = ctx.whole(x, target, alpha, ctx.fixed)
                 grads = iter(torch.autograd.grad(y, at, g.to(y.dtype), create_graph=True, materialize_grads=True))
             dx, change = next(grads) if want_x else None, next(grads) if want_alpha else None
             return dx, None, change, None, None

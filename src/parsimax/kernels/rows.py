@@ -47,6 +47,7 @@ class RowKernel:
     forward: Callable[[Tensor, Tensor | None], Tensor]
     backward: Callable[[Tensor, Tensor, Tensor | None, bool], tuple[Tensor, Tensor | None]]
     rule: Rule
+    operator: Callable[..., Tensor]  # of (x, parameter) or x alone, for graphs
     saves_input: bool = False
     rule_from_output: bool = True  # the rule needs p alone, and its rounding does no harm
 
@@ -163,7 +164,13 @@ def entmax_kernel(value: float | None) -> RowKernel:
         return dx, change if want else None
 
     rule = partial(entmax_rule, value=fixed)
-    return RowKernel(forward, backward, rule, rule_from_output=value is not None)
+    return RowKernel(
+        forward,
+        backward,
+        rule,
+        operator=lambda x, alpha=None: ops.entmax(x, alpha, fixed),
+        rule_from_output=value is not None,
+    )
 
 
 def topk_kernel(k: int) -> RowKernel:
@@ -172,7 +179,7 @@ def topk_kernel(k: int) -> RowKernel:
         return p
 
     sparsemax = entmax_kernel(2.0)
-    return RowKernel(forward, sparsemax.backward, sparsemax.rule)
+    return RowKernel(forward, sparsemax.backward, sparsemax.rule, operator=lambda x: ops.topk_sparsemax(x, k))
 
 
 def budget_rule(p: Tensor, g: Tensor, budget: Tensor | None) -> tuple[Tensor, Tensor | None]:
@@ -194,7 +201,7 @@ def budget_kernel() -> RowKernel:
         dx, change = ops._budget_bwd(p, g, want)
         return dx, change if want else None
 
-    return RowKernel(forward, backward, budget_rule)
+    return RowKernel(forward, backward, budget_rule, operator=lambda x, b: ops.budget_sparsemax(x, b))
 
 
 def rsoftmax_kernel(rule: Rule) -> RowKernel:
@@ -206,4 +213,11 @@ def rsoftmax_kernel(rule: Rule) -> RowKernel:
         dx, change = ops._rsoftmax_bwd(x, g, rate, 0.0, False, want)
         return dx, change if want else None
 
-    return RowKernel(forward, backward, rule, saves_input=True, rule_from_output=False)
+    return RowKernel(
+        forward,
+        backward,
+        rule,
+        operator=lambda x, rate: ops.rsoftmax(x, rate),
+        saves_input=True,
+        rule_from_output=False,
+    )

@@ -6,7 +6,6 @@ reductions combine the ℓ_c exactly as cross-entropy does. A term with coeffici
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -16,9 +15,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from .._arguments import Interval, check_number, check_scores
-from ..kernels import dispatch
-from ..kernels.losses import row_losses
-from ..mappings.apply import Clean, Parameter, as_tensor, clean, fallback, inside, poisoned
+from ..mappings.apply import Clean, Parameter, as_tensor, clean, fallback, inside, kernels_serve, poisoned
 from ..mappings.rows import Formula, Solve, Traced, evaluate, is_plain, work_dtype
 
 REDUCTIONS = ("mean", "sum", "none")
@@ -47,7 +44,8 @@ class Bound:
     conjugate: Formula
     parameters: tuple[Parameter, ...] = ()
     entropy: Callable[..., Tensor] | None = None
-    alpha: float | None = None  # of the entmax family, which has a kernel; NaN stands for the parameter
+    # The unweighted losses of rows by a kernel, of (x, target, parameter); a target of -1 counts as 0.
+    kernel: Callable[[Tensor, Tensor, Tensor | None], Tensor] | None = None
 
 
 def class_dim(scores: Tensor) -> int:
@@ -126,8 +124,11 @@ def _linear(rows: Clean, x: Tensor, coefficient: Tensor) -> Tensor:
     return (coefficient * torch.where(counts, x.to(rows.z.dtype) - rows.top, 0)).sum(-1, keepdim=True)
 
 
-def hard_rows(bound: Bound, smoothing: float, x: Tensor, *rest: Tensor, solve: Solve) -> Tensor:
-    """Losses of rows with a class index: rest is (parameters…, index, keep, class weight)."""
+def hard_rows(bound: Bound, smoothing: float, x: Tensor, *rest: Tensor, solve: Solve, whole: bool = True) -> Tensor:
+    """Losses of rows with a class index: rest is (parameters…, index, keep, class weight).
+
+    Without ``whole`` the part whose gradient is sparse: all but -(smoothing/n) sum_c weight_c z_c.
+    """
     *raw, index, keep, weight = rest
     rows = clean(x, traced=isinstance(solve, Traced))
     omega, values = conjugate_rows(bound, x, rows, tuple(raw), keep, solve)
@@ -137,14 +138,15 @@ def hard_rows(bound: Bound, smoothing: float, x: Tensor, *rest: Tensor, solve: S
     own = omega - (x.gather(-1, index).to(omega.dtype) - rows.top)
     loss = torch.where(scale != 0, scale * own, 0)
     if smoothing and bound.entropy is None:
-        spread = weight.sum(-1, keepdim=True) * omega - _linear(rows, x, weight)
+        total = weight.sum(-1, keepdim=True)
+        spread = total * omega - _linear(rows, x, weight) if whole else total * (omega + rows.top)
         loss = (1 - smoothing) * loss + smoothing / n * spread if smoothing < 1 else spread / n  # 0·∞ is 0
     elif smoothing and bound.entropy is not None:
         target = torch.full_like(rows.z, smoothing / n).scatter_add(
             -1, index, torch.full_like(omega, 1 - smoothing).expand(index.shape)
         )
-        whole = omega - _linear(rows, x, target) - bound.entropy(target, *values)
-        loss = torch.where(scale != 0, scale * whole, 0)
+        divergence = omega - _linear(rows, x, target) - bound.entropy(target, *values)
+        loss = torch.where(scale != 0, scale * divergence, 0)
     return torch.where(keep, loss, 0)
 
 
@@ -188,13 +190,9 @@ def classification_loss(bound: Bound, scores: Tensor, target: Tensor, options: O
         keep = (target != options.ignore_index).unsqueeze(-1)
         index = torch.where(keep, target.unsqueeze(-1).long(), 0)
         rows = partial(hard_rows, bound, options.label_smoothing)
-        if (
-            bound.alpha is not None
-            and not options.label_smoothing
-            and is_plain(x, *raw)
-            and dispatch.cpu(where, x, *raw)
-        ):
-            loss = _by_kernel(bound, x, raw, index, keep)
+        if bound.kernel is not None and not options.label_smoothing and kernels_serve(where, x, *raw):
+            aim = torch.where(keep, index, -1).squeeze(-1).contiguous()
+            loss = bound.kernel(x.contiguous(), aim, raw[0] if raw else None).to(work)
             if options.weight is not None:
                 scale = class_weight_of(index, weight.to(work)).squeeze(-1)
                 loss = torch.where(scale != 0, scale * loss, 0)
@@ -204,21 +202,6 @@ def classification_loss(bound: Bound, scores: Tensor, target: Tensor, options: O
         if options.weight is not None:
             count = torch.where(keep, class_weight_of(index, weight.to(work)), 0).sum()
     return reduced(loss, count, options.reduction).to(out)
-
-
-def _by_kernel(bound: Bound, x: Tensor, raw: list[Tensor], index: Tensor, keep: Tensor) -> Tensor:
-    """Unweighted losses of rows."""
-    x = x.contiguous()
-    alone = torch.ones((1,) * x.dim(), dtype=work_dtype(x.device)).expand((1,) * (x.dim() - 1) + x.shape[-1:])
-
-    def whole(x: Tensor, alpha: Tensor | None) -> Tensor:
-        raw = () if alpha is None else (alpha,)
-        return hard_rows(bound, 0.0, x, *raw, index, keep, alone, solve=Traced()).squeeze(-1)
-
-    target = torch.where(keep, index, -1).squeeze(-1)
-    assert bound.alpha is not None
-    fixed = 0.0 if math.isnan(bound.alpha) else bound.alpha
-    return row_losses(x, target.contiguous(), raw[0] if raw else None, fixed, whole).to(work_dtype(x.device))
 
 
 def reduced(loss: Tensor, count: Tensor | None, reduction: str) -> Tensor:

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 
+import torch
 from torch import Tensor
 
 from .._arguments import Interval
+from ..kernels.losses import row_losses
+from ..kernels.operators import define, wide
 from ..mappings.apply import Parameter
 from ..mappings.entmax import argmax_rows, entmax_conjugate
 from ..mappings.entmax15 import entmax15_conjugate
-from ..mappings.rows import Solve
+from ..mappings.rows import Solve, Traced, work_dtype
 from ..mappings.softmax import softmax_conjugate
 from ..mappings.sparsemax import sparsemax_conjugate
-from .contract import Bound, Options, classification_loss
+from .contract import Bound, Options, classification_loss, hard_rows
 
 DOMAIN = Interval(0, math.inf, closed_low=False)
 
@@ -28,8 +32,38 @@ SPECIAL = {1.0: softmax_conjugate, 1.5: entmax15_conjugate, 2.0: sparsemax_conju
 
 def bind(alpha: float | Tensor) -> Bound:
     if isinstance(alpha, (int, float)) and not isinstance(alpha, bool) and alpha in SPECIAL:
-        return Bound(SPECIAL[float(alpha)], alpha=float(alpha))
-    return Bound(entmax_conjugate, (Parameter("alpha", alpha, DOMAIN),), alpha=math.nan)
+        return Bound(SPECIAL[float(alpha)], kernel=partial(_rows, value=float(alpha)))
+    return Bound(entmax_conjugate, (Parameter("alpha", alpha, DOMAIN),), kernel=partial(_rows, value=0.0))
+
+
+def unweighted(x: Tensor, target: Tensor, alpha: Tensor | None, value: float) -> Tensor:
+    """The loss of each row (…, n), 0 where the target is -1, as a formula; ``value`` is α if no tensor is."""
+    bound, raw = (bind(value), ()) if alpha is None else (bind(alpha), (alpha,))
+    ones = torch.ones((1,) * (x.dim() - 1) + x.shape[-1:], dtype=work_dtype(x.device), device=x.device)
+    index, keep = target.clamp(min=0).unsqueeze(-1), (target >= 0).unsqueeze(-1)
+    return hard_rows(bound, 0.0, x, *raw, index, keep, ones, solve=Traced()).squeeze(-1)
+
+
+def _kernel(x: Tensor, target: Tensor, alpha: Tensor | None, value: float) -> Tensor:
+    return row_losses(x, target, alpha, value, unweighted)
+
+
+def _formula(x: Tensor, target: Tensor, alpha: Tensor | None, value: float) -> Tensor:
+    return unweighted(x, target, alpha, value).to(wide(x))
+
+
+def _rows(x: Tensor, target: Tensor, alpha: Tensor | None, value: float) -> Tensor:
+    run = torch.ops.parsimax.entmax_loss if torch.compiler.is_compiling() else _kernel
+    loss: Tensor = run(x, target, alpha, value)
+    return loss
+
+
+define(
+    "entmax_loss(Tensor x, Tensor target, Tensor? alpha, float value) -> Tensor",
+    _kernel,
+    _formula,
+    lambda x, *_: x.new_empty(x.shape[:-1], dtype=wide(x)),
+)
 
 
 def entmax_loss(

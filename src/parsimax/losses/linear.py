@@ -1,274 +1,24 @@
-"""The output layer and its loss in one: the matrix of all logits never exists.
-
-Rows go through in chunks. A chunk's logits give its losses and, at once, the gradient of each loss by the logits: p - y
-is zero outside of the support, so a few numbers a row are kept for the backward pass and the logits are dropped. Only a
-chunk whose rows are dense is computed again in the backward pass. Label smoothing adds the same multiple of the class
-weights to every row's gradient: a term of rank one, which needs no logits either.
-"""
+"""The output layer and its loss in one: the matrix of all logits never exists."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from .._arguments import Interval, check_number, check_scores
-from ..kernels import dispatch
 from ..kernels.linear import linear_row_losses
-from ..kernels.rows import aliases
-from ..mappings.apply import as_tensor, clean
-from ..mappings.rows import Solve, Traced, evaluate, is_plain, work_dtype
-from .contract import (
-    Bound,
-    Options,
-    check_class_weight,
-    check_targets,
-    class_weight_of,
-    conjugate_rows,
-    hard_rows,
-    loss_dtype,
-    reduced,
-    soft_rows,
-)
-from .entmax_loss import bind
+from ..kernels.operators import define, wide
+from ..mappings.apply import as_tensor, kernels_serve
+from ..mappings.rows import flat_rows, is_plain, work_dtype
+from .chunks import Plan, chunked_losses, logits_of, smooth_term, whole_losses
+from .contract import Options, check_class_weight, check_targets, loss_dtype, reduced
+from .entmax_loss import bind, unweighted
 
-CHUNK = 1 << 22  # logits at a time
-DENSE = 16  # a chunk with more than one non-zero in this many is computed again instead of kept
 SOFTCAP = Interval(0, math.inf, closed_low=False, closed_high=False)
-GATHER = 1 << 13  # rows of the weight gathered at a time in the backward pass
-
-
-@dataclass(frozen=True)
-class _Plan:
-    """What does not change from chunk to chunk."""
-
-    bound: Bound
-    smoothing: float
-    softcap: float | None
-    soft: bool
-
-    @property
-    def sparse(self) -> bool:
-        """Whether the gradient by the logits is sparse, once smoothing is taken apart."""
-        return not self.soft and not (self.smoothing and self.softcap)
-
-
-def _logits(hidden: Tensor, weight: Tensor, bias: Tensor | None, softcap: float | None) -> Tensor:
-    logits = F.linear(hidden, weight, bias)
-    return logits if softcap is None else softcap * torch.tanh(logits / softcap)
-
-
-def _support_rows(bound: Bound, smoothing: float, x: Tensor, *rest: Tensor, solve: Solve) -> Tensor:
-    """The part of a smoothed loss whose gradient is sparse: all but -(smoothing/n) sum_c weight_c logit_c."""
-    *raw, index, keep, weight = rest
-    rows = clean(x, traced=isinstance(solve, Traced))
-    omega, _ = conjugate_rows(bound, x, rows, tuple(raw), keep, solve)
-    weight = weight.to(omega.dtype)
-    scale = class_weight_of(index, weight)
-    own = omega - (x.gather(-1, index).to(omega.dtype) - rows.top)
-    loss = torch.where(scale != 0, scale * own, 0) * (1 - smoothing) if smoothing < 1 else torch.zeros_like(own)
-    if smoothing:
-        loss = loss + smoothing / x.shape[-1] * weight.sum(-1, keepdim=True) * (omega + rows.top)
-    return torch.where(keep, loss, 0)
-
-
-def _losses(plan: _Plan, logits: Tensor, rest: tuple[Tensor, ...], *, whole: bool = True) -> Tensor:
-    rows = soft_rows if plan.soft else hard_rows if whole else _support_rows
-    formula = partial(rows, plan.bound, plan.smoothing)
-    return evaluate(formula, logits, *rest, width=1, dtype=work_dtype(logits.device))
-
-
-class _Chunked(torch.autograd.Function):
-    """Losses of rows, (N, 1). ``rest`` is (alpha?, target…, class weight): (N, k) or shared as (1, k)."""
-
-    @staticmethod
-    def forward(ctx: Any, plan: _Plan, hidden: Tensor, weight: Tensor, bias: Tensor | None, *rest: Tensor) -> Tensor:
-        ctx.plan, ctx.kept = plan, []
-        ctx.save_for_backward(hidden, weight, *rest, *([] if bias is None else [bias]))
-        ctx.bias = bias is not None
-        losses = []
-        for part in _parts(hidden, weight):
-            logits = _logits(hidden[part], weight, bias, plan.softcap)
-            pieces = tuple(_take(t, part) for t in rest)
-            if any(ctx.needs_input_grad) and plan.sparse:
-                loss, kept = _with_gradient(plan, logits, pieces)
-            else:
-                loss, kept = _losses(plan, logits, pieces, whole=not plan.sparse), None
-            ctx.kept.append(kept)
-            losses.append(loss)
-        out = torch.cat(losses) if losses else hidden.new_zeros((0, 1), dtype=work_dtype(hidden.device))
-        return out - _smooth(plan, hidden, weight, bias, rest) if plan.sparse and plan.smoothing else out
-
-    @staticmethod
-    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
-        hidden, weight, *rest = ctx.saved_tensors
-        bias = rest.pop() if ctx.bias else None
-        needs = ctx.needs_input_grad
-        wanted = [needs[1], needs[2], needs[3], *needs[4:]]
-        inputs = [hidden, weight, bias, *rest]
-        if torch.is_grad_enabled() or not is_plain(g, hidden, weight):
-            grads = _whole_backward(ctx.plan, inputs, wanted, g)
-        else:
-            grads = _chunked_backward(ctx.plan, ctx.kept, inputs, wanted, g)
-        return (None, *grads)
-
-
-def _take(t: Tensor, part: slice) -> Tensor:
-    return t if t.shape[0] == 1 else t[part]
-
-
-def _parts(hidden: Tensor, weight: Tensor) -> list[slice]:
-    size = max(1, CHUNK // max(1, weight.shape[0]))
-    return [slice(at, min(at + size, hidden.shape[0])) for at in range(0, hidden.shape[0], size)]
-
-
-def _smooth(plan: _Plan, hidden: Tensor, weight: Tensor, bias: Tensor | None, rest: tuple[Tensor, ...]) -> Tensor:
-    """(smoothing/n) sum_c weight_c logit_c for the rows that count, without the logits."""
-    work = work_dtype(hidden.device)
-    *_, keep, class_weight = rest
-    cw = class_weight.reshape(-1).to(work)
-    wide = torch.promote_types(weight.dtype, torch.float32)
-    total = (hidden.to(work) @ (cw.to(wide) @ weight.to(wide)).to(work)).unsqueeze(-1)
-    if bias is not None:
-        total = total + torch.where(cw != 0, cw * bias.to(work), 0).sum()
-    return torch.where(keep, total * (plan.smoothing / weight.shape[0]), 0)
-
-
-@dataclass
-class _Kept:
-    """The gradient of a chunk's losses by its logits, where it is not 0; and by α, one per row."""
-
-    row: Tensor
-    column: Tensor
-    value: Tensor
-    alpha: Tensor | None
-
-
-def _with_gradient(plan: _Plan, logits: Tensor, rest: tuple[Tensor, ...]) -> tuple[Tensor, _Kept | None]:
-    """Losses of a chunk and their gradients, or None for the latter if they are dense."""
-    count = len(plan.bound.parameters)
-    with torch.enable_grad():
-        x = logits.detach().requires_grad_()
-        alpha = [
-            a.detach().to(work_dtype(a.device)).expand(x.shape[0], 1).clone().requires_grad_() for a in rest[:count]
-        ]
-        loss = _losses(plan, x, (*alpha, *rest[count:]), whole=False)
-    by_logit, *by_alpha = torch.autograd.grad(loss, [x, *alpha], torch.ones_like(loss))
-    row, column = by_logit.nonzero(as_tuple=True)
-    if row.numel() * DENSE > by_logit.numel():
-        return loss.detach(), None
-    value = by_logit[row, column]
-    if plan.softcap is not None:
-        value = value * (1 - (logits[row, column] / plan.softcap).square())
-    return loss.detach(), _Kept(row, column, value, by_alpha[0] if by_alpha else None)
-
-
-def _whole(plan: _Plan, hidden: Tensor, weight: Tensor, bias: Tensor | None, rest: tuple[Tensor, ...]) -> Tensor:
-    return _losses(plan, _logits(hidden, weight, bias, plan.softcap), rest)
-
-
-def _whole_backward(
-    plan: _Plan, inputs: list[Tensor | None], wanted: list[bool], g: Tensor
-) -> tuple[Tensor | None, ...]:
-    """The gradient as a differentiable function: for create_graph and batched gradients."""
-    with torch.enable_grad():
-        inputs = list(aliases(inputs, wanted))
-        hidden, weight, bias, *rest = inputs
-        assert hidden is not None and weight is not None
-        y = _whole(plan, hidden, weight, bias, tuple(t for t in rest if t is not None))
-        at = [t for t, w in zip(inputs, wanted, strict=True) if w and t is not None]
-        grads = iter(torch.autograd.grad(y, at, g, create_graph=True, allow_unused=True, materialize_grads=True))
-    return tuple(next(grads) if w else None for w in wanted)
-
-
-def _chunked_backward(
-    plan: _Plan, kept: list[_Kept | None], inputs: list[Any], wanted: list[bool], g: Tensor
-) -> tuple[Tensor | None, ...]:
-    hidden, weight = inputs[:2]
-    # Sums over many rows are kept in at least float32 and rounded once.
-    wide = torch.promote_types(hidden.dtype, torch.float32)
-    work = work_dtype(hidden.device)
-    total = [
-        torch.zeros(t.shape, dtype=work if i > 2 else wide, device=t.device) if w else None
-        for i, (t, w) in enumerate(zip(inputs, wanted, strict=True))
-    ]
-    for part, known in zip(_parts(hidden, weight), kept, strict=True):
-        if known is None:
-            _add_dense(plan, inputs, wanted, total, g, part)
-        else:
-            _add_sparse(known, hidden[part], weight, total, g[part], part)
-    if plan.sparse and plan.smoothing:
-        _add_smooth(plan, kept, inputs, total, g)
-    return tuple(t if t is None else t.to(i.dtype) for t, i in zip(total, inputs, strict=True))
-
-
-def _add_dense(
-    plan: _Plan, inputs: list[Any], wanted: list[bool], total: list[Tensor | None], g: Tensor, part: slice
-) -> None:
-    hidden, weight, bias, *rest = inputs
-    rows = [hidden[part], weight, bias, *(_take(t, part) for t in rest)]
-    with torch.enable_grad():
-        leaves = [t.detach().requires_grad_() if w else t for t, w in zip(rows, wanted, strict=True)]
-        y = _losses(plan, _logits(leaves[0], leaves[1], leaves[2], plan.softcap), tuple(leaves[3:]))
-    at = [t for t, w in zip(leaves, wanted, strict=True) if w]
-    grads = iter(torch.autograd.grad(y, at, g[part], allow_unused=True, materialize_grads=True))
-    for i, (sum_, w) in enumerate(zip(total, wanted, strict=True)):
-        if sum_ is None or not w:
-            continue
-        grad = next(grads)
-        per_row = i not in (1, 2) and inputs[i].shape[0] != 1
-        if per_row:
-            sum_[part] += grad
-        else:
-            sum_ += grad
-
-
-def _add_sparse(
-    known: _Kept, hidden: Tensor, weight: Tensor, total: list[Tensor | None], g: Tensor, part: slice
-) -> None:
-    by_hidden, by_weight, by_bias, *by_rest = total
-    value = (known.value * g[known.row, 0]).to(torch.promote_types(hidden.dtype, torch.float32))
-    for at in range(0, value.numel(), GATHER):
-        few = slice(at, at + GATHER)
-        row, column, v = known.row[few], known.column[few], value[few, None]
-        if by_hidden is not None:
-            by_hidden[part].index_add_(0, row, weight[column].to(v.dtype) * v)
-        if by_weight is not None:
-            by_weight.index_add_(0, column, hidden[row].to(v.dtype) * v)
-    if by_bias is not None:
-        by_bias.index_add_(0, known.column, value)
-    if known.alpha is not None and by_rest[0] is not None:
-        change = known.alpha * g
-        if by_rest[0].shape[0] == 1:
-            by_rest[0] += change.sum(0, keepdim=True)
-        else:
-            by_rest[0][part] += change
-
-
-def _add_smooth(
-    plan: _Plan, kept: list[_Kept | None], inputs: list[Any], total: list[Tensor | None], g: Tensor
-) -> None:
-    """Minus (smoothing/n) w hᵀ for each row h that counts, class weights w; chunks computed again have it already."""
-    hidden, weight, *_, keep, class_weight = inputs
-    by_hidden, by_weight, by_bias, *_ = total
-    scale = torch.where(keep, g, 0).expand(hidden.shape[0], 1).clone()
-    for part, known in zip(_parts(hidden, weight), kept, strict=True):
-        if known is None:
-            scale[part] = 0
-    wide = torch.promote_types(hidden.dtype, torch.float32)
-    scale = (scale * (plan.smoothing / weight.shape[0])).to(wide)
-    cw = class_weight.reshape(-1).to(wide)
-    if by_hidden is not None:
-        by_hidden -= scale * (cw @ weight.to(wide))
-    if by_weight is not None:
-        by_weight -= torch.outer(cw, (scale * hidden).sum(0))
-    if by_bias is not None:
-        by_bias -= cw * scale.sum()
 
 
 def linear_entmax_loss(
@@ -289,8 +39,8 @@ def linear_entmax_loss(
     .. math:: \operatorname{entmax\_loss}(h W^\top + b, y)
 
     Works a chunk of rows at a time. Its backward pass goes through the support only, plus a term of rank one for label
-    smoothing; a chunk whose probabilities are dense is computed again. Under ``torch.compile``, export and
-    ``torch.func`` it runs unchunked.
+    smoothing; a chunk whose probabilities are dense is computed again. Under ``torch.func``, and
+    without the kernel under ``torch.compile`` and export, it runs unchunked.
 
     Args:
         hidden: (…, d), the states.
@@ -338,7 +88,8 @@ def linear_entmax_loss(
     if class_weight is not None and class_weight.requires_grad:
         raise ValueError(f"{where}: there is no gradient by class_weight here, as in F.cross_entropy; detach it")
     bound = bind(alpha)
-    plan = _Plan(bound, label_smoothing, softcap, soft)
+    value = 0.0 if bound.parameters or isinstance(alpha, Tensor) else float(alpha)
+    plan = Plan(bound, value, label_smoothing, softcap, soft)
     shaped = hidden.new_empty(()).expand(*lead, classes)
     raw = [as_tensor(p, shaped, shaped.dim() - 1, where) for p in bound.parameters]
     work = work_dtype(hidden.device)
@@ -354,49 +105,36 @@ def linear_entmax_loss(
         rest = [*raw, index, keep, cw]
         own = cw.to(work).reshape(-1)[index] if class_weight is not None else torch.ones_like(index, dtype=work)
         count = torch.where(keep, own, 0).sum()
-    if is_plain(hidden, weight, target, *raw):
-        flat = [_flat(t, lead) for t in rest]
-        states = hidden.reshape(-1, hidden.shape[-1])
-        run = _by_kernel if _kernel_can(plan, states, weight, bias, *raw) else _by_chunks
-        loss = run(plan, states, weight, bias, *flat).reshape(lead)
+    plain = is_plain(hidden, weight, target, *raw)
+    kernel = _kernel_can(plan, hidden, weight, bias, target, *raw)
+    if plain or kernel:
+        flat = [flat_rows(t, lead) for t in rest]
+        run = _by_kernel if kernel else chunked_losses
+        loss = run(plan, hidden.reshape(-1, hidden.shape[-1]), weight, bias, *flat).reshape(lead)
     else:
-        loss = _whole(plan, hidden, weight, bias, tuple(rest)).squeeze(-1)
+        loss = whole_losses(plan, hidden, weight, bias, tuple(rest)).squeeze(-1)
     return reduced(loss, count, reduction).to(hidden.dtype)
 
 
-def _flat(t: Tensor, lead: torch.Size) -> Tensor:
-    return t.reshape(1, -1) if t.shape[:-1].numel() == 1 else t.expand(*lead, -1).reshape(-1, t.shape[-1])
-
-
-def _by_chunks(plan: _Plan, hidden: Tensor, weight: Tensor, bias: Tensor | None, *rest: Tensor) -> Tensor:
-    loss: Tensor = _Chunked.apply(plan, hidden, weight, bias, *rest)  # type: ignore[no-untyped-call]
-    return loss
-
-
-def _kernel_can(plan: _Plan, hidden: Tensor, weight: Tensor, bias: Tensor | None, *raw: Tensor) -> bool:
-    """Whether the kernel serves: not with autocast, which would cast the layer, nor with infinite biases to smooth."""
+def _kernel_can(plan: Plan, hidden: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, *raw: Tensor) -> bool:
+    """Whether the kernel serves: not with autocast, which would cast the layer, nor with infinite biases to smooth,
+    which a graph cannot rule out."""
     return (
         plan.sparse
         and hidden.dtype == weight.dtype
-        and not torch.is_autocast_enabled(hidden.device.type)
-        and dispatch.cpu("linear_entmax_loss", hidden, weight, *raw)
-        and not (plan.smoothing and bias is not None and not bias.isfinite().all())
+        and (hidden.is_meta or not torch.is_autocast_enabled(hidden.device.type))
+        and kernels_serve("linear_entmax_loss", hidden, weight, target, *raw)
+        and not (plan.smoothing and bias is not None and not (is_plain(bias) and bias.isfinite().all()))
     )
 
 
-def _by_kernel(plan: _Plan, hidden: Tensor, weight: Tensor, bias: Tensor | None, *rest: Tensor) -> Tensor:
+def _by_kernel(plan: Plan, hidden: Tensor, weight: Tensor, bias: Tensor | None, *rest: Tensor) -> Tensor:
     *raw, index, keep, class_weight = rest
     work, n = work_dtype(hidden.device), weight.shape[0]
-    alone = torch.ones(1, n, dtype=work)
     index, keep = index.expand(hidden.shape[0], 1), keep.expand(hidden.shape[0], 1)
-
-    def whole(hidden: Tensor, weight: Tensor, bias: Tensor | None, alpha: Tensor | None) -> Tensor:
-        parts = (*(() if alpha is None else (alpha,)), index, keep, alone)
-        return _whole(_Plan(plan.bound, 0.0, plan.softcap, False), hidden, weight, bias, parts).squeeze(-1)
-
-    alpha, fixed = (raw[0], 0.0) if raw else (None, plan.bound.alpha or 0.0)
     target = torch.where(keep, index, -1).squeeze(-1).contiguous()
-    loss = linear_row_losses(hidden, weight, bias, alpha, target, fixed, plan.softcap or 0.0, whole).to(work)
+    run = torch.ops.parsimax.linear_entmax_loss if torch.compiler.is_compiling() else _kernel
+    loss = run(hidden, weight, bias, raw[0] if raw else None, target, plan.value, plan.softcap or 0.0).to(work)
     cw = class_weight.reshape(-1).to(work)
     own = cw[index.squeeze(-1)]
     if not plan.smoothing:
@@ -405,9 +143,32 @@ def _by_kernel(plan: _Plan, hidden: Tensor, weight: Tensor, bias: Tensor | None,
     at = index.squeeze(-1)
     score = (hidden * weight[at]).sum(-1, dtype=work) + (0 if bias is None else bias[at].to(work))
     spread = plan.smoothing / n * cw.sum()
-    smooth = _smooth(plan, hidden, weight, bias, rest).squeeze(-1)
+    smooth = smooth_term(plan, hidden, weight, bias, rest).squeeze(-1)
     both = ((1 - plan.smoothing) * own + spread) * loss + spread * score
     return torch.where(keep.squeeze(-1), both, 0) - smooth
+
+
+def _formula(
+    hidden: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    alpha: Tensor | None,
+    target: Tensor,
+    value: float,
+    softcap: float,
+) -> Tensor:
+    """The losses of rows, 0 where the target is -1, with all logits at once."""
+    return unweighted(logits_of(hidden, weight, bias, softcap or None), target, alpha, value).to(wide(hidden))
+
+
+_kernel = partial(linear_row_losses, whole=_formula)
+define(
+    "linear_entmax_loss(Tensor hidden, Tensor weight, Tensor? bias, Tensor? alpha, Tensor target, float value, "
+    "float softcap) -> Tensor",
+    _kernel,
+    _formula,
+    lambda hidden, *_: hidden.new_empty(hidden.shape[:1], dtype=wide(hidden)),
+)
 
 
 def _out_dtype(hidden: Tensor) -> torch.dtype:

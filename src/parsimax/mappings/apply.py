@@ -12,6 +12,7 @@ from torch import Tensor
 
 from .._arguments import Interval, check_dim, check_mask, check_number, check_parameter, check_scores
 from ..kernels import dispatch
+from ..kernels.operators import in_graph
 from ..kernels.rows import RowKernel
 from .rows import Formula, Solve, Traced, evaluate, is_plain, work_dtype
 
@@ -119,11 +120,17 @@ def apply(
         return x.to(out) * 1
     domains = tuple((p.domain, fallback(p.domain)) for p in parameters)
     rows = x.movedim(dim, -1)
-    if kernel is not None and is_plain(rows, *values) and dispatch.cpu(where, rows, *values):
-        return kernel(rows.to(out), *values).movedim(-1, dim)
+    if kernel is not None and kernels_serve(where, rows, *values):
+        run = kernel.operator if torch.compiler.is_compiling() else kernel
+        return run(rows.to(out), *values).movedim(-1, dim)
     rule = kernel.rule if kernel is not None and kernel.rule_from_output else None
     p = evaluate(partial(_on_rows, formula, domains), rows, *values, width=rows.shape[-1], dtype=out, rule=rule)
     return p.movedim(-1, dim)
+
+
+def kernels_serve(name: str, *tensors: Tensor) -> bool:
+    """Whether kernels run for these inputs: called at once, or as an operator of the graph that is being traced."""
+    return (is_plain(*tensors) or in_graph(*tensors)) and dispatch.cpu(name, *tensors)
 
 
 def fallback(domain: Interval) -> float:

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from .._arguments import Interval
+from ..kernels.operators import define, like
 from ..kernels.rows import budget_kernel
 from .apply import Parameter, apply
 from .rows import Solve
@@ -98,3 +99,6 @@ def budget_sparsemax(
     parameter = Parameter("budget", budget, DOMAIN)
     where = "budget_sparsemax"
     return apply(budget_rows, scores, parameter, dim=dim, mask=mask, dtype=dtype, where=where, kernel=KERNEL)
+
+
+define("budget_sparsemax(Tensor x, Tensor budget) -> Tensor", KERNEL, budget_sparsemax, like)

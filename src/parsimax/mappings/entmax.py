@@ -17,6 +17,7 @@ from torch import Tensor
 
 from .._arguments import Interval
 from ..kernels.dispatch import quick
+from ..kernels.operators import define, like
 from ..kernels.rows import entmax_kernel
 from .apply import Parameter, apply
 from .entmax15 import entmax15_rows
@@ -214,7 +215,23 @@ def entmax(
             return KERNELS[alpha].forward(scores, None)
         return apply(SPECIAL[alpha], scores, dim=dim, mask=mask, dtype=dtype, where="entmax", kernel=KERNELS[alpha])
     parameter = Parameter("alpha", alpha, DOMAIN)
-    # For α > 2 an entry can appear between two neighbouring doubles; only the formula goes between them.
-    steep = scores.dtype == torch.float64 and is_plain(scores) and bool(torch.as_tensor(alpha).detach().gt(2).any())
-    kernel = None if steep else KERNEL
+    kernel = None if getattr(scores, "dtype", None) == torch.float64 and _is_steep(alpha) else KERNEL
     return apply(entmax_rows, scores, parameter, dim=dim, mask=mask, dtype=dtype, where="entmax", kernel=kernel)
+
+
+def _is_steep(alpha: float | Tensor) -> bool:
+    """For α > 2 an entry can appear between two neighbouring doubles; only the formula goes between them."""
+    if isinstance(alpha, Tensor):
+        return not is_plain(alpha) or bool(alpha.detach().gt(2).any())
+    return isinstance(alpha, (int, float)) and alpha > 2
+
+
+def _kernel(x: Tensor, alpha: Tensor | None, value: float) -> Tensor:
+    return KERNEL(x, alpha) if alpha is not None else KERNELS[value](x)
+
+
+def _formula(x: Tensor, alpha: Tensor | None, value: float) -> Tensor:
+    return entmax(x, value if alpha is None else alpha)
+
+
+define("entmax(Tensor x, Tensor? alpha, float value) -> Tensor", _kernel, _formula, like)

@@ -9,11 +9,12 @@ Two ways to run it give the same numbers:
 * plain eager code goes through the rows a chunk at a time, so that the float64 intermediates stay in cache; the
   backward pass differentiates the formula again, chunk by chunk, with the thresholds that the forward pass found;
 * under compile, export, ``torch.func`` and forward mode the formula itself is traced, with the search as an opaque
-  operator.
+  operator. (Where a kernel serves, compiled and exported graphs hold that instead: ``kernels/operators.py``.)
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -97,7 +98,7 @@ def evaluate(
     if not is_plain(x, *rest):
         return formula(x, *rest, solve=Traced()).to(dtype)
     lead = x.shape[:-1]
-    flat = [_flat(t, lead) for t in rest]
+    flat = [flat_rows(t, lead) for t in rest]
     rows = [x.reshape(-1, x.shape[-1])]
     out: Tensor = _Chunked.apply(  # type: ignore[no-untyped-call]
         formula, width, dtype, max(cost, x.shape[-1]), rule if dtype in WIDE else None, *rows, *flat
@@ -105,8 +106,9 @@ def evaluate(
     return out.reshape(*lead, width)
 
 
-def _flat(t: Tensor, lead: torch.Size) -> Tensor:
-    shared = t.shape[:-1].numel() == 1
+def flat_rows(t: Tensor, lead: torch.Size) -> Tensor:
+    """``t`` (…, k), which broadcasts to (*lead, k), as (rows, k), or (1, k) if all rows share it."""
+    shared = math.prod(t.shape[:-1]) == 1
     return t.reshape(1, t.shape[-1]) if shared else t.expand(*lead, t.shape[-1]).reshape(-1, t.shape[-1])
 
 
@@ -125,7 +127,7 @@ class _Chunked(torch.autograd.Function):
         ctx.formula, ctx.dtype, ctx.cost, ctx.rule, ctx.roots = formula, dtype, cost, rule, []
         for part in _chunks(x.shape[0], cost, x.device):
             solve = Solve()
-            out[part] = formula(*(_part(t, part) for t in inputs), solve=solve)
+            out[part] = formula(*(rows_of(t, part) for t in inputs), solve=solve)
             if any(ctx.needs_input_grad) and rule is None:
                 ctx.roots.append(solve.roots)
         ctx.save_for_backward(*inputs, *([] if rule is None else [out]))
@@ -145,7 +147,8 @@ class _Chunked(torch.autograd.Function):
         return (None, None, None, None, None, *(next(each) if w else None for w in wanted))
 
 
-def _part(t: Tensor, part: slice) -> Tensor:
+def rows_of(t: Tensor, part: slice) -> Tensor:
+    """A part of the rows; what all rows share is theirs, too."""
     return t if t.shape[0] == 1 else t[part]
 
 
@@ -165,7 +168,7 @@ def _backward_by_rule(
     parameter = rest[0] if rest else None
     changes, dx = [], torch.empty_like(x)
     for part in _chunks(x.shape[0], ctx.cost, x.device):
-        dx[part], change = ctx.rule(out[part], g[part], None if parameter is None else _part(parameter, part))
+        dx[part], change = ctx.rule(out[part], g[part], None if parameter is None else rows_of(parameter, part))
         changes.append(change)
     grads = [dx] if wanted[0] else []
     if parameter is not None and wanted[1]:
@@ -185,7 +188,7 @@ def _chunked_backward(ctx: Any, inputs: tuple[Tensor, ...], g: Tensor, wanted: t
         with torch.enable_grad():
             leaves = [
                 t.to(work).detach().requires_grad_() if w else t
-                for t, w in zip((_part(t, part) for t in inputs), wanted, strict=True)
+                for t, w in zip((rows_of(t, part) for t in inputs), wanted, strict=True)
             ]
             y = ctx.formula(*leaves, solve=Solve(known=roots))
         at = [t for t, w in zip(leaves, wanted, strict=True) if w]

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from .._arguments import Interval
+from ..kernels.operators import define, like
 from ..kernels.rows import rsoftmax_kernel
 from .apply import Parameter, apply, formula_rule
 from .rows import Formula, Solve
@@ -50,7 +51,7 @@ def _cut(z: Tensor, live: Tensor, rate: Tensor, *, detach: bool) -> Tensor:
 
 
 FORMULAS: dict[bool, Formula] = {False: _rows, True: _rows_detached}
-KERNELS = {False: rsoftmax_kernel(formula_rule(_rows, DOMAIN)), True: None}
+KERNEL = rsoftmax_kernel(formula_rule(_rows, DOMAIN))
 
 
 def rsoftmax(
@@ -91,8 +92,11 @@ def rsoftmax(
 
     Reference: Bałazy, Struski, Śmieja and Tabor, r-softmax, ICCS 2023.
     """
-    formula, kernel = FORMULAS[bool(detach_threshold)], KERNELS[bool(detach_threshold)]
+    formula, kernel = FORMULAS[bool(detach_threshold)], None if detach_threshold else KERNEL
     if (dtype or getattr(scores, "dtype", None)) == torch.float64:
         kernel = None  # it takes the quantile of the scores as they are, which at an offset of 1e4 costs 1e-10
     parameter = Parameter("rate", rate, DOMAIN)
     return apply(formula, scores, parameter, dim=dim, mask=mask, dtype=dtype, where="rsoftmax", kernel=kernel)
+
+
+define("rsoftmax(Tensor x, Tensor rate) -> Tensor", KERNEL, rsoftmax, like)

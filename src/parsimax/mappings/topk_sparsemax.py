@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from .._arguments import check_count
+from ..kernels.operators import define, like
 from ..kernels.rows import topk_kernel
 from .apply import apply, clean
 from .rows import Solve, Traced, is_plain
@@ -100,3 +101,10 @@ def topk_sparsemax(
     if x.shape[dim] == 0:
         return p, torch.ones_like(x.sum(dim), dtype=torch.bool)
     return p, _certificate(x.movedim(dim, -1), k)
+
+
+def _kernel(x: Tensor, k: int) -> Tensor:
+    return topk_kernel(k)(x)
+
+
+define("topk_sparsemax(Tensor x, int k) -> Tensor", _kernel, topk_sparsemax, like)

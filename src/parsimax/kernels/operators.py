@@ -1,0 +1,152 @@
+"""The kernels as operators, for compiled and exported graphs.
+
+A traced call becomes ``parsimax::entmax``, ``parsimax::entmax_loss``, … What such an operator does depends on who looks
+at it. An exported program keeps it whole, and it runs the kernel, or the formula where the kernels cannot run; plain
+reverse mode takes the kernels forward and backward; transforms and forward mode take the formula. So an exported
+program runs and is differentiable wherever ``parsimax`` can be imported. ``torch.compile``, whose graphs nobody can
+differentiate again (torch refuses), goes through it to the kernels themselves.
+
+The kernels, ``parsimax::_entmax_fwd`` and so on, get their shape rules here. They have no derivatives.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.autograd import forward_ad
+
+from . import dispatch, library
+
+_fragment = torch.library.Library("parsimax", "FRAGMENT")
+TRACEABLE = (Tensor, torch.nn.Parameter, FakeTensor)
+CAP = 64  # entries of the support that attention and the fused loss keep for the backward pass
+
+
+def in_graph(*tensors: Tensor) -> bool:
+    """Whether this call is being traced into a graph in which an operator may stand for it."""
+    if not torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
+        return False
+    if forward_ad._current_level >= 0 and not torch.compiler.is_exporting():
+        raise RuntimeError(
+            "torch.compile drops forward-mode tangents of its inputs; take the derivative inside of the compiled "
+            "function, with torch.func.jvp, or call the function uncompiled"
+        )
+    return all(type(t) in TRACEABLE for t in tensors)
+
+
+def define(
+    schema: str, kernel: Callable[..., Tensor], formula: Callable[..., Tensor], fake: Callable[..., Tensor]
+) -> None:
+    """The operator ``parsimax::schema`` with one result.
+
+    ``kernel`` and ``formula`` compute the same; the first derivative of ``kernel`` is by a kernel, too. ``fake`` is a
+    tensor of the shape and type of the result.
+    """
+    name = schema.partition("(")[0]
+    _fragment.define(schema)
+    operator = getattr(torch.ops.parsimax, name).default
+
+    def below(*args: Any) -> Tensor:
+        return kernel(*args) if dispatch.cpu(name, *_tensors(args)) else formula(*args)
+
+    def autograd(*args: Any) -> Tensor:
+        if torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0:
+            return formula(*args)
+        compiling = torch.compiler.is_compiling() and not torch.compiler.is_exporting()
+        if compiling or (torch.is_grad_enabled() and any(t.requires_grad for t in _tensors(args))):
+            return below(*args)
+        with torch._C._AutoDispatchBelowAutograd():
+            out: Tensor = operator(*args)
+        return out
+
+    _fragment.impl(name, below, "CompositeExplicitAutograd")
+    _fragment.impl(name, autograd, "Autograd")
+    _fragment.impl(name, formula, "FuncTorchBatched")  # torch.func.vmap goes through the formula
+    torch.library.register_fake(operator, fake, lib=_fragment)
+
+
+def _tensors(args: tuple[Any, ...]) -> list[Tensor]:
+    return [a for a in args if isinstance(a, Tensor)]
+
+
+def like(x: Tensor, *_: Any) -> Tensor:
+    """A packed tensor of the shape and type of ``x``."""
+    return x.new_empty(x.shape)
+
+
+def wide(x: Tensor) -> torch.dtype:
+    """What the kernels compute in."""
+    return torch.promote_types(x.dtype, torch.float32)
+
+
+def _per_row(x: Tensor, wanted: bool) -> Tensor:
+    return x.new_empty((math.prod(x.shape[:-1]) if wanted else 0,), dtype=torch.float64)
+
+
+def _loss_forward(x: Tensor, *_: Any) -> tuple[Tensor, ...]:
+    rows, n = math.prod(x.shape[:-1]), x.shape[-1]
+    cap = torch.sym_min(n, torch.sym_max(64, n // 64))
+    out = wide(x)
+    return (
+        x.new_empty((rows,), dtype=out),
+        x.new_empty((rows, 5), dtype=torch.float64),
+        x.new_empty((rows, cap), dtype=torch.int32),
+        x.new_empty((rows, cap), dtype=out),
+    )
+
+
+def _support(x: Tensor, lead: tuple[int, ...], numbers: int, most: int, keep: bool) -> tuple[Tensor, ...]:
+    """What is kept for the backward pass: some numbers a row, its support (indices and weights) and how large it is."""
+    cap = torch.sym_min(CAP, most) if keep else 0
+    return (
+        x.new_empty((*lead, numbers), dtype=torch.float64),
+        x.new_empty((*lead, cap), dtype=torch.int32),
+        x.new_empty((*lead, cap), dtype=wide(x)),
+        x.new_empty(lead, dtype=torch.int32),
+    )
+
+
+def _linear_forward(hidden: Tensor, weight: Tensor, *rest: Any) -> tuple[Tensor, ...]:
+    rows = hidden.shape[:1]
+    return hidden.new_empty(rows, dtype=wide(hidden)), *_support(hidden, rows, 3, weight.shape[0], rest[-1])
+
+
+def _linear_backward(g: Tensor, hidden: Tensor, weight: Tensor, bias: Tensor | None, *_: Any) -> tuple[Tensor, ...]:
+    return like(hidden), like(weight), hidden.new_empty((0,), dtype=wide(hidden)) if bias is None else like(bias)
+
+
+def _attention_forward(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> tuple[Tensor, ...]:
+    lead = q.shape[:-1]
+    return q.new_empty((*lead, v.shape[-1])), *_support(q, lead, 2, k.shape[-2], rest[-1])
+
+
+def _attention_backward(g: Tensor, q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> tuple[Tensor, ...]:
+    lead = q.shape[:-1]
+    by_alpha = q.new_empty((*lead, 1), dtype=torch.float64)
+    by_mask = q.new_empty((*lead, k.shape[-2] if rest[-1] else 0), dtype=wide(q))
+    return like(q), like(k), like(v), by_alpha, by_mask
+
+
+SHAPES: dict[str, Callable[..., Any]] = {
+    "_entmax_fwd": like,
+    "_entmax_bwd": lambda p, g, alpha, value, wanted: (like(p), _per_row(p, wanted)),
+    "_topk_sparsemax_fwd": lambda x, k: (like(x), _per_row(x, True).to(torch.bool)),
+    "_rsoftmax_fwd": like,
+    "_rsoftmax_bwd": lambda x, g, rate, value, detach, wanted: (like(x), _per_row(x, wanted)),
+    "_budget_fwd": like,
+    "_budget_bwd": lambda p, g, wanted: (like(p), _per_row(p, wanted)),
+    "_loss_fwd": _loss_forward,
+    "_loss_bwd": lambda x, target, g, alpha, *_: (like(x), _per_row(x, alpha is not None)),
+    "_linear_loss_fwd": _linear_forward,
+    "_linear_loss_bwd": _linear_backward,
+    "_attention_fwd": _attention_forward,
+    "_attention_bwd": _attention_backward,
+}
+if library.AVAILABLE:
+    for _name, _shape in SHAPES.items():
+        torch.library.register_fake(f"parsimax::{_name}", _shape, lib=_fragment)
