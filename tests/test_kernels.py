@@ -136,6 +136,58 @@ def test_losses_equal_the_reference(dtype):
         assert close((ours / size).where(~same, 0), (truth / size).where(~same, 0), dtype), case
 
 
+@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
+def test_smoothed_losses_equal_the_reference(dtype):
+    """With class weights, some of them 0, forbidden classes and ignored rows: the loss, and its gradients with α's."""
+    for case in range(max(25, CASES // 20)):
+        draw = random.Random(case)
+        x = scores(draw, dtype)
+        x = x if x.dim() == 2 else x.reshape(-1, x.shape[-1])
+        n = x.shape[-1]
+        generator = torch.Generator().manual_seed(case)
+        y = torch.randint(n, x.shape[:1], generator=generator)
+        y[y % 7 == 3] = -100
+        weight = torch.rand(n, generator=generator).round(decimals=1) if draw.random() < 0.5 else None
+        if weight is not None and draw.random() < 0.5:  # what is forbidden has no weight: the loss is finite
+            weight[(x == -torch.inf).any(0)] = 0
+        alpha = draw.choice([1.0, 1.5, 2.0, 1.3, torch.tensor(1.7), torch.rand(x.shape[0], 1, generator=generator) + 1])
+        smoothing = draw.choice([0.1, 0.3, 1.0])
+
+        def run(x=x, y=y, alpha=alpha, weight=weight, smoothing=smoothing):
+            leaves = [t.clone().requires_grad_() for t in (x, alpha) if isinstance(t, torch.Tensor)]
+            given = leaves[1] if isinstance(alpha, torch.Tensor) else alpha
+            options = {"weight": weight, "label_smoothing": smoothing, "reduction": "none"}
+            loss = parsimax.entmax_loss(leaves[0], y, given, **options)
+            assert ("LossesBackward" in _graph(loss)) == (dispatch._state.wanted != "torch")
+            return [loss.detach(), *torch.autograd.grad(loss.sum(), leaves)]
+
+        (ours, dx, *by_alpha), (truth, rx, *r_alpha) = run(), reference(run)
+        same = (ours == truth).to(ours.dtype)  # infinities
+        size = truth.abs().nan_to_num(posinf=0) + 1
+        assert close((ours / size).where(same == 0, 0), (truth / size).where(same == 0, 0), dtype), case
+        good = torch.ones_like(y, dtype=torch.bool).unsqueeze(-1)
+        if not x.isnan().any() and x.max() < torch.inf:
+            good = away_from_the_threshold(x, torch.as_tensor(alpha).double())
+        assert close(dx.where(good, 0), rx.where(good, 0), dtype), case
+        for a, r in zip(by_alpha, r_alpha, strict=True):
+            assert close(a / (10 * r.abs() + 10), r / (10 * r.abs() + 10), torch.float32), case
+
+
+def test_smoothing_of_empty_rows_and_forbidden_targets():
+    x = torch.tensor([[-torch.inf] * 4, [0.0, -torch.inf, 1.0, 2.0], [0.0, 3.0, 1.0, -torch.inf]])
+    y = torch.tensor([1, 1, 1])
+    for smoothing in (0.0, 0.1, 1.0):
+        for weight in (None, torch.tensor([1.0, 0.0, 2.0, 0.5]), torch.zeros(4)):
+
+            def run(smoothing=smoothing, weight=weight):
+                leaf = x.clone().requires_grad_()
+                loss = parsimax.sparsemax_loss(leaf, y, weight=weight, label_smoothing=smoothing, reduction="none")
+                return loss.detach(), *torch.autograd.grad(loss.sum(), leaf)
+
+            for ours, truth in zip(run(), reference(run), strict=True):
+                torch.testing.assert_close(ours, truth, rtol=0, atol=2e-6)
+
+
 def work(threads: int) -> list[torch.Tensor]:
     torch.set_num_threads(threads)
     generator = torch.Generator().manual_seed(0)
