@@ -248,6 +248,36 @@ def test_forbidden_scores_are_not_read(path):
     close(ours, truth, 1e-6)
 
 
+@pytest.mark.parametrize("value", [NAN, INF, -INF])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("size", [0.02, 1.0, 4.0], ids=["dense", "mixed", "sparse"])
+def test_a_value_with_weight_zero_does_not_count(path, size, dtype, value):
+    """Neither in rows with few keys nor in those that go through a matrix product, be it forbidden or just small."""
+    q, k, v = draw(B=1, H=2, L=90, S=101, E=16, Ev=16)
+    k[..., 60:, :], q[..., 0] = size * k[..., 60:, :], 1.0
+    k[..., 7, :] = 0
+    k[..., 7, 0] = -300.0  # in no support
+    q, k, v = (t.to(dtype) for t in (q * size, k, v))
+    broken, weights = v.clone(), normal(1, 2, 90, 16, seed=9).to(dtype)
+    broken[..., [7, 50, 100], :3] = value
+    allowed = torch.ones(101, dtype=torch.bool)
+    allowed[[50, 100]] = False
+    upto = torch.arange(90).view(90, 1) >= torch.arange(101)
+    for mask in (allowed, allowed & upto):
+        results = []
+        for values in (broken, v):
+            leaves = [t.clone().requires_grad_() for t in (q, k, values)]
+            out = entmax_attention(*leaves, attn_mask=mask)
+            results.append([out, *torch.autograd.grad(out, leaves, weights)])
+        for ours, truth in zip(*results, strict=True):
+            close(ours, truth, 1e-5 if dtype == torch.float32 else 1e-2)
+    counted = entmax_attention(q, k, broken)  # key 50 is attended to by some, and they say so
+    share = entmax_attention(q, k, v, return_weights=True)[1][..., [50, 100]].amax(-1) > 0
+    wanted = torch.full_like(counted[..., 0], value)
+    close(counted[..., 0].where(share, 0), wanted.where(share, 0))
+    assert counted[..., 0].where(~share, 0).isfinite().all()
+
+
 @pytest.mark.parametrize("value", [NAN, INF])
 def test_a_broken_query_breaks_itself_only(path, value):
     q, k, v = draw()

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from ..mappings.rows import is_plain
 from .arguments import Call
 
 Mapping = Callable[..., Tensor]  # (scores, mask=…) -> weights, over the last dimension
@@ -22,8 +23,22 @@ def attend(call: Call, mapping: Mapping) -> tuple[Tensor, Tensor]:
         scores, allowed = _scores(call, wide)
         weights = mapping(scores, mask=allowed)
         kept = F.dropout(weights, call.dropout) if call.dropout else weights
-        out = kept @ repeated(call.v.to(wide), call.lead)
+        out = _weighted(kept, repeated(call.v.to(wide), call.lead))
     return out.to(call.q.dtype), weights.to(call.q.dtype)
+
+
+def _weighted(weights: Tensor, v: Tensor) -> Tensor:
+    """weights @ v, where a key of weight 0 does not count even if its value is NaN or infinite.
+
+    Looking costs nothing beside the product on the CPU; elsewhere, and in traced code, values are taken to be finite.
+    """
+    if v.device.type != "cpu" or not is_plain(weights, v) or v.isfinite().all():
+        return weights @ v
+    used = (weights != 0).to(v.dtype)
+    broken, up, down = (used @ bad.to(v.dtype) > 0 for bad in (v.isnan(), v == math.inf, v == -math.inf))
+    out = weights @ v.masked_fill(~v.isfinite(), 0)
+    out = torch.where(up, math.inf, torch.where(down, -math.inf, out))
+    return torch.where(broken | (up & down), math.nan, out)
 
 
 def _scores(call: Call, wide: torch.dtype) -> tuple[Tensor, Tensor | None]:

@@ -68,7 +68,9 @@ def entmax_attention(
     Args:
         query: (…, L, E), floating point.
         key: (…, S, E).
-        value: (…, S, Ev). The leading dimensions of the three broadcast.
+        value: (…, S, Ev). The leading dimensions of the three broadcast. Where a weight is 0 the value does not count,
+            be it NaN or infinite (SDPA gives 0·NaN = NaN for some of them); under ``torch.func`` and forward-mode
+            derivatives, and on other devices than the CPU, values are taken to be finite.
         alpha: in [0, ∞] as in :func:`entmax`; exact zeros come from α > 1 on. A float, or a tensor that is 0-dim or
             broadcasts to (…, H, L, 1): one α per head has shape (H, 1, 1). Differentiable.
         attn_mask: broadcastable to (…, L, S). Boolean, True = may attend; or added to the scores, differentiable,

@@ -44,8 +44,9 @@ class Bound:
     conjugate: Formula
     parameters: tuple[Parameter, ...] = ()
     entropy: Callable[..., Tensor] | None = None
-    # The unweighted losses of rows by a kernel, of (x, target, parameter); a target of -1 counts as 0.
-    kernel: Callable[[Tensor, Tensor, Tensor | None], Tensor] | None = None
+    # The losses of rows by a kernel, of (x, target, parameter, smoothing, class weights or None for ones, which count
+    # only with smoothing); a target of -1 counts as 0.
+    kernel: Callable[[Tensor, Tensor, Tensor | None, float, Tensor | None], Tensor] | None = None
 
 
 def class_dim(scores: Tensor) -> int:
@@ -190,10 +191,18 @@ def classification_loss(bound: Bound, scores: Tensor, target: Tensor, options: O
         keep = (target != options.ignore_index).unsqueeze(-1)
         index = torch.where(keep, target.unsqueeze(-1).long(), 0)
         rows = partial(hard_rows, bound, options.label_smoothing)
-        if bound.kernel is not None and not options.label_smoothing and kernels_serve(where, x, *raw):
+        # The kernel smooths with weights; without smoothing they are a factor, and may have a gradient.
+        smoothed = options.weight if options.label_smoothing else None
+        if (
+            bound.kernel is not None
+            and not (smoothed is not None and smoothed.requires_grad)
+            and kernels_serve(where, x, *raw)
+        ):
             aim = torch.where(keep, index, -1).squeeze(-1).contiguous()
-            loss = bound.kernel(x.contiguous(), aim, raw[0] if raw else None).to(work)
-            if options.weight is not None:
+            smoothed = None if smoothed is None else smoothed.to(work)
+            alpha = raw[0] if raw else None
+            loss = bound.kernel(x.contiguous(), aim, alpha, options.label_smoothing, smoothed).to(work)
+            if options.weight is not None and smoothed is None:
                 scale = class_weight_of(index, weight.to(work)).squeeze(-1)
                 loss = torch.where(scale != 0, scale * loss, 0)
         else:

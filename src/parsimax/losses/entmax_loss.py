@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -36,30 +37,40 @@ def bind(alpha: float | Tensor) -> Bound:
     return Bound(entmax_conjugate, (Parameter("alpha", alpha, DOMAIN),), kernel=partial(_rows, value=0.0))
 
 
-def unweighted(x: Tensor, target: Tensor, alpha: Tensor | None, value: float) -> Tensor:
-    """The loss of each row (…, n), 0 where the target is -1, as a formula; ``value`` is α if no tensor is."""
+def by_formula(
+    x: Tensor,
+    target: Tensor,
+    alpha: Tensor | None,
+    value: float,
+    smoothing: float = 0.0,
+    weight: Tensor | None = None,
+) -> Tensor:
+    """The loss of each row (…, n), 0 where the target is -1; ``value`` is α if no tensor is."""
     bound, raw = (bind(value), ()) if alpha is None else (bind(alpha), (alpha,))
-    ones = torch.ones((1,) * (x.dim() - 1) + x.shape[-1:], dtype=work_dtype(x.device), device=x.device)
+    if weight is None:
+        weight = torch.ones(x.shape[-1:], dtype=work_dtype(x.device), device=x.device)
+    weight = weight.reshape((1,) * (x.dim() - 1) + x.shape[-1:])
     index, keep = target.clamp(min=0).unsqueeze(-1), (target >= 0).unsqueeze(-1)
-    return hard_rows(bound, 0.0, x, *raw, index, keep, ones, solve=Traced()).squeeze(-1)
+    return hard_rows(bound, smoothing, x, *raw, index, keep, weight, solve=Traced()).squeeze(-1)
 
 
-def _kernel(x: Tensor, target: Tensor, alpha: Tensor | None, value: float) -> Tensor:
-    return row_losses(x, target, alpha, value, unweighted)
+def _formula(x: Tensor, *rest: Any) -> Tensor:
+    return by_formula(x, *rest).to(wide(x))
 
 
-def _formula(x: Tensor, target: Tensor, alpha: Tensor | None, value: float) -> Tensor:
-    return unweighted(x, target, alpha, value).to(wide(x))
-
-
-def _rows(x: Tensor, target: Tensor, alpha: Tensor | None, value: float) -> Tensor:
+def _rows(
+    x: Tensor, target: Tensor, alpha: Tensor | None, smoothing: float, weight: Tensor | None, value: float
+) -> Tensor:
     run = torch.ops.parsimax.entmax_loss if torch.compiler.is_compiling() else _kernel
-    loss: Tensor = run(x, target, alpha, value)
+    loss: Tensor = run(x, target, alpha, value, smoothing, weight)
     return loss
 
 
+_kernel = partial(row_losses, whole=by_formula)
+
+
 define(
-    "entmax_loss(Tensor x, Tensor target, Tensor? alpha, float value) -> Tensor",
+    "entmax_loss(Tensor x, Tensor target, Tensor? alpha, float value, float smoothing, Tensor? weight) -> Tensor",
     _kernel,
     _formula,
     lambda x, *_: x.new_empty(x.shape[:-1], dtype=wide(x)),

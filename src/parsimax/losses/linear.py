@@ -16,7 +16,7 @@ from ..mappings.apply import as_tensor, kernels_serve
 from ..mappings.rows import flat_rows, is_plain, work_dtype
 from .chunks import Plan, chunked_losses, logits_of, smooth_term, whole_losses
 from .contract import Options, check_class_weight, check_targets, loss_dtype, reduced
-from .entmax_loss import bind, unweighted
+from .entmax_loss import bind, by_formula
 
 SOFTCAP = Interval(0, math.inf, closed_low=False, closed_high=False)
 
@@ -158,7 +158,7 @@ def _formula(
     softcap: float,
 ) -> Tensor:
     """The losses of rows, 0 where the target is -1, with all logits at once."""
-    return unweighted(logits_of(hidden, weight, bias, softcap or None), target, alpha, value).to(wide(hidden))
+    return by_formula(logits_of(hidden, weight, bias, softcap or None), target, alpha, value).to(wide(hidden))
 
 
 _kernel = partial(linear_row_losses, whole=_formula)

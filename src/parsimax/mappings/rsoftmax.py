@@ -93,8 +93,6 @@ def rsoftmax(
     Reference: Bałazy, Struski, Śmieja and Tabor, r-softmax, ICCS 2023.
     """
     formula, kernel = FORMULAS[bool(detach_threshold)], None if detach_threshold else KERNEL
-    if (dtype or getattr(scores, "dtype", None)) == torch.float64:
-        kernel = None  # it takes the quantile of the scores as they are, which at an offset of 1e4 costs 1e-10
     parameter = Parameter("rate", rate, DOMAIN)
     return apply(formula, scores, parameter, dim=dim, mask=mask, dtype=dtype, where="rsoftmax", kernel=kernel)
 

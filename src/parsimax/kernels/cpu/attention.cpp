@@ -40,7 +40,7 @@ bool broadcasts(const Tensor& x, std::initializer_list<int64_t> to) {
 struct Problem {
   Attention a{};
   ScalarType type, compute;
-  int wide;  // 1: float64
+  int wide, kind;  // wide: float64; kind: which of the kernels' types
   int64_t dim, value_dim;
   Tensor q, k, v, key_panels, value_panels;
   optional<Tensor> mask, alpha;
@@ -51,6 +51,7 @@ struct Problem {
     type = q_.scalar_type();
     compute = compute_type(q_);
     wide = compute == ScalarType::Double;
+    kind = wide ? 1 : type == ScalarType::BFloat16 ? 2 : type == ScalarType::Half ? 3 : 0;
     STD_TORCH_CHECK(k_.scalar_type() == type && v_.scalar_type() == type, "parsimax attention: q, k and v have one dtype");
     a.batch = q_.size(0), a.heads = q_.size(1), a.queries = q_.size(2), dim = q_.size(3);
     a.kv_heads = k_.size(1), a.keys = k_.size(2), value_dim = v_.size(3);
@@ -59,7 +60,7 @@ struct Problem {
                     "parsimax attention: shapes of q, k and v do not fit");
     a.dim = padded(dim), a.value_dim = padded(value_dim);
     a.scale = scale, a.alpha_value = alpha_value, a.causal = causal;
-    q = features(q_, compute), k = features(k_, compute), v = features(v_, compute);
+    q = features(q_, type), k = features(k_, type), v = features(v_, type);
     a.q = view(q), a.k = view(k), a.v = view(v);
     a.mask_kind = Attention::no_mask;
     if (mask_) set_mask(*mask_);
@@ -92,7 +93,7 @@ struct Problem {
     Tensor& panels = values ? value_panels : key_panels;
     panels = new_tensor(q, {a.batch * a.kv_heads, padded_keys(a.keys), values ? a.value_dim : a.dim}, compute);
     (values ? a.value_panels : a.key_panels) = panels.mutable_data_ptr();
-    run_tasks(q, a.batch * a.kv_heads, 0, [&](int64_t i, void*) { kernels().pack[wide](a, values, i); });
+    run_tasks(q, a.batch * a.kv_heads, 0, [&](int64_t i, void*) { kernels().pack[kind](a, values, i); });
   }
 };
 constexpr int64_t CAP = 64;
@@ -107,7 +108,7 @@ Five attention_forward(Tensor q, Tensor k, Tensor v, optional<Tensor> mask, opti
   Attention& a = p.a;
   const int64_t B = a.batch, H = a.heads, L = a.queries;
   a.cap = need_state ? std::min(CAP, a.keys) : 0;
-  Tensor out = new_tensor(p.q, {B, H, L, a.value_dim}, p.compute), state = new_tensor(p.q, {B, H, L, 2}, ScalarType::Double);
+  Tensor out = new_tensor(p.q, {B, H, L, a.value_dim}, p.type), state = new_tensor(p.q, {B, H, L, 2}, ScalarType::Double);
   Tensor index = new_tensor(p.q, {B, H, L, a.cap}, ScalarType::Int), weight = new_tensor(p.q, {B, H, L, a.cap}, p.compute);
   Tensor count = new_tensor(p.q, {B, H, L}, ScalarType::Int);
   if (!p.empty()) {
@@ -117,7 +118,7 @@ Five attention_forward(Tensor q, Tensor k, Tensor v, optional<Tensor> mask, opti
     p.set_tile(512 << 10);
     p.pack(false);
     run_tasks(p.q, B * H * p.tiles(), scratch_bytes(a, false, p.wide ? 8 : 4),
-              [&](int64_t task, void* scratch) { kernels().forward[p.wide](a, task, scratch); });
+              [&](int64_t task, void* scratch) { kernels().forward[p.kind](a, task, scratch); });
   }
   return {restore(out, p.value_dim, p.type), state, index, weight, count};
 }
@@ -133,9 +134,9 @@ Five attention_backward(Tensor grad, Tensor q, Tensor k, Tensor v, optional<Tens
                       count.numel() == B * H * L && state.numel() == 2 * B * H * L && index.numel() == weight.numel(),
                   "parsimax attention: the gradient or the state does not fit");
   a.cap = index.size(3);
-  const Tensor g = features(grad, p.compute);
+  const Tensor g = features(grad, p.type);
   a.grad = view(g);
-  Tensor dq = new_tensor(p.q, {B, H, L, a.dim}, p.compute);
+  Tensor dq = new_tensor(p.q, {B, H, L, a.dim}, p.type);
   Tensor dalpha = new_tensor(p.q, {B, H, L, 1}, ScalarType::Double);
   Tensor dmask = new_tensor(p.q, {B, H, L, mask_grad ? S : 0}, p.compute);
   p.set_tile(512 << 10);
@@ -152,7 +153,7 @@ Five attention_backward(Tensor grad, Tensor q, Tensor k, Tensor v, optional<Tens
     a.dmask = mask_grad ? dmask.mutable_data_ptr() : nullptr;
     if (*std::max_element(a.count, a.count + B * H * L) > a.cap) p.pack(false), p.pack(true);
     run_tasks(p.q, blocks * a.parts, scratch_bytes(a, true, p.wide ? 8 : 4),
-              [&](int64_t task, void* scratch) { kernels().backward[p.wide](a, task, scratch); });
+              [&](int64_t task, void* scratch) { kernels().backward[p.kind](a, task, scratch); });
   }
   const auto whole = [&](Tensor parts, int64_t width, int64_t n) {
     Tensor total = a.parts == 1 ? parts : add_parts(parts);

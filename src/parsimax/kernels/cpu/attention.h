@@ -32,11 +32,12 @@ struct Attention {
 };
 
 struct AttentionKernels {
-  int64_t panel[2];  // keys in a panel
+  // By the type of q, k, v, out and dq: float, double, bfloat16, float16. The last two are computed in float, in which the
+  // mask, the panels, the kept weights, dk and dv are.
   // The panels of the keys (or values) of one (batch, kv head).
-  void (*pack[2])(const Attention&, bool values, int64_t which);
-  void (*forward[2])(const Attention&, int64_t task, void* scratch);
-  void (*backward[2])(const Attention&, int64_t task, void* scratch);
+  void (*pack[4])(const Attention&, bool values, int64_t which);
+  void (*forward[4])(const Attention&, int64_t task, void* scratch);
+  void (*backward[4])(const Attention&, int64_t task, void* scratch);
 };
 extern const AttentionKernels attention_base, attention_avx2, attention_avx512;
 
@@ -44,7 +45,7 @@ extern const AttentionKernels attention_base, attention_avx2, attention_avx512;
 constexpr int64_t score_stride(int64_t keys) { return (keys + 63) / 64 * 64 + 16; }
 constexpr int64_t scratch_bytes(const Attention& a, bool backward, int64_t size) {
   const int64_t n = score_stride(a.keys) + 96;
-  return (a.tile * n * (backward ? 2 : 1) + n) * size + n * 28 + 512;
+  return (a.tile * (n * (backward ? 2 : 1) + 2 * a.dim + a.value_dim) + n) * size + n * 28 + 1024;
 }
 constexpr int64_t padded_keys(int64_t keys) { return (keys + 63) / 64 * 64; }
 }  // namespace parsimax

@@ -1,6 +1,7 @@
 // Attention over exact sparse weights. A tile of scores is a matrix product in cache; each of its rows gives its support,
 // and only the support touches the values. Rows whose support is a large part of the keys go through matrix products
-// instead, so that the dense end costs about what softmax costs. Included once per instruction set, with ISA defined.
+// instead, so that the dense end costs about what softmax costs. A key with weight 0 does not count, whatever its value
+// holds. S is the type of q, k, v, out and dq, T what it is computed in. Included once per instruction set, with ISA defined.
 #include "attention.h"
 #include "simd.inl"
 #include "grad.inl"
@@ -27,11 +28,12 @@ template <class T> T* carve(char*& scratch, i64 numbers) {
   return p;
 }
 
-template <class T> void pack(const Attention& a, bool values, i64 which) {
+template <class S> void pack(const Attention& a, bool values, i64 which) {
+  using T = Compute<S>;
   const i64 depth = values ? a.value_dim : a.dim, b = which / a.kv_heads, h = which % a.kv_heads;
   const auto& from = values ? a.v : a.k;
   T* to = (T*)(values ? a.value_panels : a.key_panels) + which * parsimax::padded_keys(a.keys) * depth;
-  for (i64 j = 0; j < a.keys; j += NR<T>) pack_panel<T>(at<T>(from, b, h, j), from.l, a.keys - j, depth, to + j * depth);
+  for (i64 j = 0; j < a.keys; j += NR<T>) pack_panel<T>(at<S>(from, b, h, j), from.l, a.keys - j, depth, to + j * depth);
 }
 
 // Consecutive query rows of one head.
@@ -61,15 +63,15 @@ template <class T> void forbid(const Attention& a, const Rows& w, i64 r, i64 n, 
 
 // Scores of the rows, with the mask applied; what causality hides is computed in part but never read. Few queries do
 // not repay packing the keys: without panels each score is one dot product.
-template <class T> void score(const Attention& a, const Rows& w, T* scores, i64 stride) {
+template <class S, class T> void score(const Attention& a, const Rows& w, const T* q, i64 q_stride, T* scores, i64 stride) {
   const i64 width = keys_of(a, w.first + w.count - 1);
-  const T *q = at<T>(a.q, w.b, w.h, w.first), *k = at<T>(a.k, w.b, w.kv, 0);
+  const S* k = at<S>(a.k, w.b, w.kv, 0);
   if (a.key_panels)
-    product_packed<T>(w.count, width, a.dim, T(a.scale), q, a.q.l,
+    product_packed<T>(w.count, width, a.dim, T(a.scale), q, q_stride,
                       (const T*)a.key_panels + (w.b * a.kv_heads + w.kv) * parsimax::padded_keys(a.keys) * a.dim, scores, stride);
   else
     for (i64 r = 0; r < w.count; r++)
-      for (i64 j = 0; j < width; j++) scores[r * stride + j] = T(a.scale) * dot<T>(q + r * a.q.l, k + j * a.k.l, a.dim);
+      for (i64 j = 0; j < width; j++) scores[r * stride + j] = T(a.scale) * dot<T>(q + r * q_stride, k + j * a.k.l, a.dim);
   if (a.mask_kind != Attention::no_mask)
     for (i64 r = 0; r < w.count; r++) forbid<T>(a, w, r, keys_of(a, w.first + r), scores + r * stride);
 }
@@ -83,22 +85,26 @@ inline Edge edge_from(const Alpha& a, double x) {
   return e;
 }
 
-template <class T> void forward(const Attention& a, i64 task, void* scratch_) {
+template <class S> void forward(const Attention& a, i64 task, void* scratch_) {
+  using T = Compute<S>;
   const i64 tiles = (a.queries + a.tile - 1) / a.tile, stride = parsimax::score_stride(a.keys);
   const Rows w = rows_of(a, task / tiles, task % tiles);
   char* scratch = (char*)scratch_;
   T* scores = carve<T>(scratch, a.tile * stride);
   T* weight = (T*)carve<double>(scratch, stride + PAD);
   int32_t* index = carve<int32_t>(scratch, stride + PAD);
-  T* out = (T*)a.out + w.row(a, 0) * a.value_dim;
-  const T* v = at<T>(a.v, w.b, w.kv, 0);
-  score<T>(a, w, scores, stride);
+  S* result = (S*)a.out + w.row(a, 0) * a.value_dim;
+  T* out = same<S, T> ? (T*)result : carve<T>(scratch, a.tile * a.value_dim);
+  const S* v = at<S>(a.v, w.b, w.kv, 0);
+  const auto q = widened<T>(at<S>(a.q, w.b, w.h, w.first), a.q.l, w.count, a.dim, carve<T>(scratch, same<S, T> ? 0 : a.tile * a.dim));
+  score<S, T>(a, w, q.data, q.stride, scores, stride);
 
   i64 run = 0;  // dense rows just before r, their weights written over their scores
   const auto finish_run = [&](i64 r) {
     if (run) product<T>(run, a.value_dim, keys_of(a, w.first + r - 1), scores + (r - run) * stride, stride, 1, v, a.v.l,
                         out + (r - run) * a.value_dim, a.value_dim, Into::set);
-    run = 0;
+    for (; run; run--)
+      mend<T>(out + (r - run) * a.value_dim, a.value_dim, keys_of(a, w.first + r - run), scores + (r - run) * stride, v, a.v.l);
   };
   const i64 width = keys_of(a, w.first + w.count - 1);
   for (i64 r = 0; r < w.count; r++) {
@@ -137,19 +143,22 @@ template <class T> void forward(const Attention& a, i64 task, void* scratch_) {
     else combine<T>(count, weight, index, v, a.v.l, a.value_dim, o);
   }
   finish_run(w.count);
+  narrowed(out, w.count * a.value_dim, result);
 }
 
 // One part of the queries that share a (batch, kv head): the only writer of its block of dk and dv, so the sums have
 // one order whatever the number of threads.
-template <class T> struct Backward {
+template <class S> struct Backward {
+  using T = Compute<S>;
   const Attention& a;
   const i64 which, part, stride;
   T *scores, *grads, *weight, *dweight;
   double *slope, *rho;  // also used as T
   int32_t* index;
-  T *dk, *dv;
+  T *dk, *dv, *q_room, *grad_room, *dq_room;
+  Block<const T> q_rows, grad_rows;  // of the tile
   Rows w;
-  const T *k, *v;
+  const S *k, *v;
 
   Backward(const Attention& a, i64 task, char* scratch)
       : a(a), which(task / a.parts), part(task % a.parts), stride(parsimax::score_stride(a.keys)) {
@@ -164,20 +173,27 @@ template <class T> struct Backward {
     dv = (T*)a.dv + task * a.keys * a.value_dim;
     fill<T>(dk, a.keys * a.dim, 0);
     fill<T>(dv, a.keys * a.value_dim, 0);
+    const i64 rows = same<S, T> ? 0 : a.tile;
+    q_room = carve<T>(scratch, rows * a.dim);
+    dq_room = carve<T>(scratch, rows * a.dim);
+    grad_room = carve<T>(scratch, rows * a.value_dim);
   }
-  const T* q(i64 r) const { return at<T>(a.q, w.b, w.h, w.first + r); }
-  const T* grad(i64 r) const { return at<T>(a.grad, w.b, w.h, w.first + r); }
-  T* dq(i64 r) const { return (T*)a.dq + w.row(a, r) * a.dim; }
+  const T* q(i64 r) const { return q_rows.data + r * q_rows.stride; }
+  const T* grad(i64 r) const { return grad_rows.data + r * grad_rows.stride; }
+  T* dq(i64 r) const { return same<S, T> ? (T*)a.dq + w.row(a, r) * a.dim : dq_room + r * a.dim; }
   T* dmask(i64 r) const { return a.dmask ? (T*)a.dmask + w.row(a, r) * a.keys : nullptr; }
 
   void run() {
     const i64 group = a.heads / a.kv_heads, tiles = (a.queries + a.tile - 1) / a.tile;
     const i64 b = which / a.kv_heads, kv = which % a.kv_heads;
-    k = at<T>(a.k, b, kv, 0);
-    v = at<T>(a.v, b, kv, 0);
+    k = at<S>(a.k, b, kv, 0);
+    v = at<S>(a.v, b, kv, 0);
     for (i64 t = group * tiles * part / a.parts; t < group * tiles * (part + 1) / a.parts; t++) {
       w = rows_of(a, b * a.heads + kv * group + t / tiles, t % tiles);
+      q_rows = widened<T>(at<S>(a.q, w.b, w.h, w.first), a.q.l, w.count, a.dim, q_room);
+      grad_rows = widened<T>(at<S>(a.grad, w.b, w.h, w.first), a.grad.l, w.count, a.value_dim, grad_room);
       tile();
+      narrowed(dq_room, w.count * a.dim, (S*)a.dq + w.row(a, 0) * a.dim);
     }
   }
 
@@ -185,7 +201,7 @@ template <class T> struct Backward {
     const int32_t* count = a.count + w.row(a, 0);
     for (i64 r = 0, run = 0; r <= w.count; r++) {  // scores again, for the runs of rows whose support was not kept
       const bool lost = r < w.count && count[r] > a.cap;
-      if (!lost && run) score<T>(a, {w.b, w.h, w.kv, w.first + r - run, run}, scores + (r - run) * stride, stride);
+      if (!lost && run) score<S, T>(a, {w.b, w.h, w.kv, w.first + r - run, run}, q(r - run), q_rows.stride, scores + (r - run) * stride, stride);
       run = lost ? run + 1 : 0;
     }
     i64 dense_rows = 0;
@@ -246,7 +262,7 @@ template <class T> struct Backward {
     const i64 rows = last - first, width = keys_of(a, w.first + last - 1);
     T *p = scores + first * stride, *g = grads + first * stride;
     const i64 panels = which * parsimax::padded_keys(a.keys) * a.value_dim;
-    product_packed<T>(rows, width, a.value_dim, T(1), grad(first), a.grad.l, (const T*)a.value_panels + panels, g, stride);
+    product_packed<T>(rows, width, a.value_dim, T(1), grad(first), grad_rows.stride, (const T*)a.value_panels + panels, g, stride);
     for (i64 r = first; r < last; r++) {
       const i64 n = keys_of(a, w.first + r);
       T *pr = scores + r * stride, *gr = grads + r * stride;
@@ -257,8 +273,9 @@ template <class T> struct Backward {
       for (i64 j = n; j < width; j++) pr[j] = gr[j] = 0;
     }
     product<T>(rows, a.dim, width, g, stride, 1, k, a.k.l, dq(first), a.dim, Into::set);
-    product<T>(width, a.dim, rows, g, 1, stride, q(first), a.q.l, dk, a.dim, Into::add);
-    product<T>(width, a.value_dim, rows, p, 1, stride, grad(first), a.grad.l, dv, a.value_dim, Into::add);
+    for (i64 r = first; r < last; r++) mend<T>(dq(r), a.dim, keys_of(a, w.first + r), grads + r * stride, k, a.k.l);
+    product<T>(width, a.dim, rows, g, 1, stride, q(first), q_rows.stride, dk, a.dim, Into::add);
+    product<T>(width, a.value_dim, rows, p, 1, stride, grad(first), grad_rows.stride, dv, a.value_dim, Into::add);
   }
 
   // A row of NaN weights: whatever it touches is NaN, as it is for softmax.
@@ -271,12 +288,13 @@ template <class T> struct Backward {
     a.dalpha[w.row(a, r)] = nan;
   }
 };
-template <class T> void backward(const Attention& a, i64 task, void* scratch) {
-  Backward<T>(a, task, (char*)scratch).run();
+template <class S> void backward(const Attention& a, i64 task, void* scratch) {
+  Backward<S>(a, task, (char*)scratch).run();
 }
 }  // namespace
 
 #define CAT(a, b) a##b
 #define TABLE(isa) CAT(attention_, isa)
+#define TYPES(f) {f<float>, f<double>, f<bf16>, f<f16>}
 const parsimax::AttentionKernels parsimax::TABLE(ISA) = {
-    {NR<float>, NR<double>}, {pack<float>, pack<double>}, {forward<float>, forward<double>}, {backward<float>, backward<double>}};
+    TYPES(pack), TYPES(forward), TYPES(backward)};

@@ -6,7 +6,7 @@ template <class T> inline void fill(T* p, i64 n, T value) {
   for (i64 j = 0; j < n; j++) p[j] = value;
 }
 // n is a multiple of 16 in the ones below: the callers pad the features.
-template <class T> inline T dot(const T* x, const T* y, i64 n) {
+template <class T, class X, class Y> inline T dot(const X* x, const Y* y, i64 n) {
   V<T> a{}, b{};
   i64 i = 0;
   for (; i + 2 * W<T> <= n; i += 2 * W<T>) {
@@ -16,13 +16,13 @@ template <class T> inline T dot(const T* x, const T* y, i64 n) {
   if (i < n) a += load<T>(x + i) * load<T>(y + i);
   return sum<T>(a + b);
 }
-template <class T> inline void accumulate(T c, const T* x, T* y, i64 n) {
+template <class T, class S> inline void accumulate(T c, const S* x, T* y, i64 n) {
   for (i64 i = 0; i < n; i += W<T>) store<T, T>(y + i, load<T>(y + i) + c * load<T>(x + i));
 }
-template <class T, int N> inline void combine_block(i64 count, const T* c, const int32_t* at, const T* x, i64 stride, T* out) {
+template <class T, int N, class S> inline void combine_block(i64 count, const T* c, const int32_t* at, const S* x, i64 stride, T* out) {
   V<T> acc[N] = {};
   for (i64 j = 0; j < count; j++) {
-    const T* row = x + at[j] * stride;
+    const S* row = x + at[j] * stride;
 #pragma GCC unroll 4
     for (int v = 0; v < N; v++) acc[v] += c[j] * load<T>(row + v * W<T>);
   }
@@ -30,10 +30,34 @@ template <class T, int N> inline void combine_block(i64 count, const T* c, const
   for (int v = 0; v < N; v++) store<T, T>(out + v * W<T>, acc[v]);
 }
 // out = sum_j c[j] x[at[j]]
-template <class T> inline void combine(i64 count, const T* c, const int32_t* at, const T* x, i64 stride, i64 n, T* out) {
+template <class T, class S> inline void combine(i64 count, const T* c, const int32_t* at, const S* x, i64 stride, i64 n, T* out) {
   i64 i = 0;
   for (; i + 4 * W<T> <= n; i += 4 * W<T>) combine_block<T, 4>(count, c, at, x + i, stride, out + i);
   for (; i < n; i += W<T>) combine_block<T, 1>(count, c, at, x + i, stride, out + i);
+}
+// What a matrix product made of c times the rows x, unless a NaN or infinity in them met a coefficient of 0: a row whose
+// coefficient is 0 does not count, whatever it holds.
+template <class T, class S> inline void mend(T* out, i64 n, i64 count, const T* c, const S* x, i64 stride) {
+  V<T> worst{};
+  for (i64 i = 0; i < n; i += W<T>) worst += load<T>(out + i) - load<T>(out + i);
+  if (__builtin_expect(!ne_bits<T>(worst, worst), 1)) return;
+  fill<T>(out, n, 0);
+  for (i64 j = 0; j < count; j++)
+    if (c[j] != 0) accumulate<T>(c[j], x + j * stride, out, n);
+}
+// Rows of n numbers in the compute type: as they are, or converted into `room`.
+template <class T> struct Block { T* data; i64 stride; };
+template <class T, class S> inline Block<const T> widened(const S* x, i64 stride, i64 rows, i64 n, T* room) {
+  if constexpr (same<S, T>) return {x, stride};
+  else {
+    for (i64 r = 0; r < rows; r++)
+      for (i64 i = 0; i < n; i += W<T>) store<T, T>(room + r * n + i, load<T>(x + r * stride + i));
+    return {room, n};
+  }
+}
+template <class T, class S> inline void narrowed(const T* x, i64 count, S* out) {  // count: a multiple of W
+  if constexpr (!same<S, T>)
+    for (i64 i = 0; i < count; i += W<T>) store<S, T>(out + i, load<T>(x + i));
 }
 
 // Above 2 the weights move by more than the rounding of float: those rows are solved in double.

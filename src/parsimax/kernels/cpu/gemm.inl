@@ -67,11 +67,24 @@ void product_packed(i64 rows, i64 cols, i64 depth, T scale, const T* a, i64 a_ro
     strip<T, NV>(rows, a, a_row, 1, panels + j * depth, NR<T>, c + j, ldc, depth, scale, Into::set);
 }
 
+// The same for B of any storage type, converted once.
+constexpr i64 DEEPEST = 128;
+template <class T, int N, class S>
+inline void strip_of(i64 rows, const T* a, i64 a_row, i64 a_col, const S* b, i64 ldb, T* c, i64 ldc, i64 depth, Into into) {
+  if constexpr (same<S, T>) strip<T, N>(rows, a, a_row, a_col, b, ldb, c, ldc, depth, T(1), into);
+  else {
+    T block[DEEPEST * N * W<T>];
+    for (i64 k = 0; k < depth; k++)
+      for (int v = 0; v < N; v++) store<T, T>(block + (k * N + v) * W<T>, load<T>(b + k * ldb + v * W<T>));
+    strip<T, N>(rows, a, a_row, a_col, block, N * W<T>, c, ldc, depth, T(1), into);
+  }
+}
+
 // C[rows, cols] (+)= A B with B plain, a row of B every ldb; cols is a multiple of W. Blocks of k keep B in cache.
-template <class T>
-void product(i64 rows, i64 cols, i64 depth, const T* a, i64 a_row, i64 a_col, const T* b, i64 ldb, T* c, i64 ldc,
+template <class T, class S>
+void product(i64 rows, i64 cols, i64 depth, const T* a, i64 a_row, i64 a_col, const S* b, i64 ldb, T* c, i64 ldc,
              Into into) {
-  constexpr i64 BLOCK = 128;
+  constexpr i64 BLOCK = DEEPEST;
   if (depth == 0 && into == Into::set)
     for (i64 r = 0; r < rows; r++)
       for (i64 j = 0; j < cols; j++) c[r * ldc + j] = 0;
@@ -80,11 +93,11 @@ void product(i64 rows, i64 cols, i64 depth, const T* a, i64 a_row, i64 a_col, co
     const Into now = k == 0 ? into : Into::add;
     i64 j = 0;
     for (; j + NR<T> <= cols; j += NR<T>)
-      strip<T, NV>(rows, a + k * a_col, a_row, a_col, b + k * ldb + j, ldb, c + j, ldc, n, T(1), now);
+      strip_of<T, NV>(rows, a + k * a_col, a_row, a_col, b + k * ldb + j, ldb, c + j, ldc, n, now);
     for (; j + 2 * W<T> <= cols; j += 2 * W<T>)
-      strip<T, 2>(rows, a + k * a_col, a_row, a_col, b + k * ldb + j, ldb, c + j, ldc, n, T(1), now);
+      strip_of<T, 2>(rows, a + k * a_col, a_row, a_col, b + k * ldb + j, ldb, c + j, ldc, n, now);
     for (; j < cols; j += W<T>)
-      strip<T, 1>(rows, a + k * a_col, a_row, a_col, b + k * ldb + j, ldb, c + j, ldc, n, T(1), now);
+      strip_of<T, 1>(rows, a + k * a_col, a_row, a_col, b + k * ldb + j, ldb, c + j, ldc, n, now);
   }
 }
 
@@ -104,7 +117,7 @@ template <class T, int STEP = 1> inline void transpose(V<T>* v) {  // W vectors,
 
 // Panel of B^T: the rows x, x + stride, ... (n of them, depth numbers each; depth a multiple of W) become columns, NR to
 // a panel.
-template <class T> void pack_panel(const T* x, i64 stride, i64 n, i64 depth, T* panel) {
+template <class T, class S> void pack_panel(const S* x, i64 stride, i64 n, i64 depth, T* panel) {
   for (i64 j = 0; j < NR<T>; j += W<T>)
     for (i64 k = 0; k < depth; k += W<T>) {
       V<T> block[W<T>];

@@ -28,23 +28,25 @@ const LinearLossKernels& kernels() {
 struct Problem {
   LinearLoss p{};
   ScalarType type, compute;
-  int wide;  // 1: float64
+  int wide, kind;  // wide: float64; kind: which of the kernels' types
   int64_t dim, chunk;
   Tensor hidden, weight, target;
   optional<Tensor> bias, alpha;
 
   Problem(const Tensor& hidden_, const Tensor& weight_, optional<Tensor> bias_, const Tensor& target_,
           optional<Tensor> alpha_, double alpha_value, double softcap) {
-    STD_TORCH_CHECK(hidden_.dim() == 2 && weight_.dim() == 2 && hidden_.size(1) == weight_.size(1),
-                    "parsimax linear loss: hidden (N, d) and weight (V, d) do not fit");
+    STD_TORCH_CHECK(hidden_.dim() == 2 && weight_.dim() == 2 && hidden_.size(1) == weight_.size(1) &&
+                        hidden_.scalar_type() == weight_.scalar_type(),
+                    "parsimax linear loss: hidden (N, d) and weight (V, d) do not fit, or differ in type");
     type = hidden_.scalar_type();
     compute = compute_type(hidden_);
     wide = compute == ScalarType::Double;
+    kind = wide ? 1 : type == ScalarType::BFloat16 ? 2 : type == ScalarType::Half ? 3 : 0;
     p.rows = hidden_.size(0), p.classes = weight_.size(0), dim = hidden_.size(1), p.dim = padded(dim);
     STD_TORCH_CHECK(p.classes > 0 && p.classes < (int64_t(1) << 31) - 256, "parsimax linear loss: too few or too many classes");
     STD_TORCH_CHECK(target_.dim() == 1 && target_.size(0) == p.rows && target_.scalar_type() == ScalarType::Long,
                     "parsimax linear loss: target is int64 of shape (N)");
-    hidden = features(hidden_, compute), weight = features(weight_, compute), target = torch::stable::contiguous(target_);
+    hidden = features(hidden_, type), weight = features(weight_, type), target = torch::stable::contiguous(target_);
     p.hidden = hidden.const_data_ptr(), p.weight = weight.const_data_ptr(), p.target = (const int64_t*)target.const_data_ptr();
     p.hidden_stride = hidden.stride(0), p.weight_stride = weight.stride(0);
     for (int64_t i = 0; i < p.rows; i++)
@@ -77,13 +79,11 @@ struct Problem {
     for (size_t first = 0; first < rows.size(); first += most) {
       Chunk c{std::min<int64_t>(most, rows.size() - first), logit_stride(p.classes), rows.data() + first, nullptr, p.dim,
               logits.mutable_data_ptr(), nullptr};
-      char* to = (char*)copy.mutable_data_ptr();
-      for (int64_t i = 0; i < c.count; i++)
-        std::memcpy(to + i * p.dim * size(), (const char*)p.hidden + c.rows[i] * p.hidden_stride * size(), p.dim * size());
-      c.hidden = to;
+      c.hidden = copy.mutable_data_ptr();
+      kernels().gather_hidden[kind](p, c);
       const int64_t group = kernels().group[wide];
       run_tasks(hidden, (p.classes + group - 1) / group, group * p.dim * size(),
-                [&](int64_t task, void* scratch) { kernels().score[wide](p, c, task, scratch); });
+                [&](int64_t task, void* scratch) { kernels().score[kind](p, c, task, scratch); });
       f(c);
     }
   }
@@ -109,7 +109,7 @@ Five linear_loss_forward(Tensor hidden, Tensor weight, optional<Tensor> bias, Te
   for (int64_t i = 0; i < p.rows; i++) rows[i] = i;
   problem.each_chunk(rows, [&](const Chunk& c) {
     run_tasks(like, c.count, problem.row_scratch(),
-              [&](int64_t i, void* scratch) { kernels().forward[problem.wide](p, c, i, scratch); });
+              [&](int64_t i, void* scratch) { kernels().forward[problem.kind](p, c, i, scratch); });
   });
   return {loss, state, index, support, count};
 }
@@ -121,7 +121,7 @@ std::tuple<Tensor, Tensor, Tensor> linear_loss_backward(Tensor grad, Tensor hidd
                                                         Tensor count) {
   Problem problem(hidden, weight, bias, target, alpha, alpha_value, softcap);
   LinearLoss& p = problem.p;
-  const int k = problem.wide;
+  const int k = problem.kind;
   STD_TORCH_CHECK(grad.numel() == p.rows && count.numel() == p.rows && state.numel() == 3 * p.rows && index.numel() == support.numel(),
                   "parsimax linear loss: the gradient or the state does not fit");
   const Tensor g = torch::stable::contiguous(as_type(grad, ScalarType::Double)), &like = problem.hidden;

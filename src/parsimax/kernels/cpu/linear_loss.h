@@ -25,22 +25,24 @@ struct LinearLoss {
 struct Chunk {
   int64_t count, stride;
   const int64_t* rows;
-  const void* hidden;  // their hidden states, one after the other every hidden_stride
+  void* hidden;  // their hidden states, one after the other every hidden_stride
   int64_t hidden_stride;
   void *logits, *dhidden;
 };
 
 struct LinearLossKernels {
   int64_t group[2];  // classes scored in one task
-  void (*score[2])(const LinearLoss&, const Chunk&, int64_t task, void* scratch);
-  void (*forward[2])(const LinearLoss&, const Chunk&, int64_t i, void* scratch);
+  // By the type of hidden and weight: float, double, bfloat16, float16; everything else is in the compute type.
+  void (*gather_hidden[4])(const LinearLoss&, const Chunk&);  // of the chunk's rows, in the compute type
+  void (*score[4])(const LinearLoss&, const Chunk&, int64_t task, void* scratch);
+  void (*forward[4])(const LinearLoss&, const Chunk&, int64_t i, void* scratch);
   // Rows with a kept support: coefficients and dhidden, then dweight a slice of features at a time.
-  void (*sparse_row[2])(const LinearLoss&, int64_t row);
-  void (*sparse_slice[2])(const LinearLoss&, int64_t slice);
+  void (*sparse_row[4])(const LinearLoss&, int64_t row);
+  void (*sparse_slice[4])(const LinearLoss&, int64_t slice);
   // The other rows, a chunk at a time: logits to their gradient, then two products.
-  void (*wide_row[2])(const LinearLoss&, const Chunk&, int64_t i, void* scratch);
-  void (*wide_hidden[2])(const LinearLoss&, const Chunk&, int64_t first, int64_t last);
-  void (*wide_weight[2])(const LinearLoss&, const Chunk&, int64_t first, int64_t last);
+  void (*wide_row[4])(const LinearLoss&, const Chunk&, int64_t i, void* scratch);
+  void (*wide_hidden[4])(const LinearLoss&, const Chunk&, int64_t first, int64_t last);
+  void (*wide_weight[4])(const LinearLoss&, const Chunk&, int64_t first, int64_t last);
 };
 extern const LinearLossKernels linear_loss_base, linear_loss_avx2, linear_loss_avx512;
 

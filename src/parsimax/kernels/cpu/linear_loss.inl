@@ -1,6 +1,6 @@
 // Fenchel-Young loss of linear scores. Logits exist for a chunk of rows at a time; the gradient of a row is its support
-// minus its target, so only those rows of the weight are touched, unless the support is wide. Included once per
-// instruction set, with ISA defined.
+// minus its target, so only those rows of the weight are touched, unless the support is wide. S is the type of the hidden
+// states and the weight, T what it is computed in. Included once per instruction set, with ISA defined.
 #include "linear_loss.h"
 #include "loss.inl"
 #include "grad.inl"
@@ -14,10 +14,17 @@ constexpr i64 PANELS = 4;  // packed and multiplied in one task
 
 inline Alpha alpha_of(const LinearLoss& p, i64 row) { return Alpha(p.alpha ? p.alpha[row * p.alpha_step] : p.alpha_value); }
 
-template <class T> void score(const LinearLoss& p, const Chunk& c, i64 task, void* scratch) {
+template <class S> void gather_hidden(const LinearLoss& p, const Chunk& c) {
+  using T = Compute<S>;
+  for (i64 i = 0; i < c.count; i++)
+    for (i64 k = 0; k < p.dim; k += W<T>)
+      store<T, T>((T*)c.hidden + i * p.dim + k, load<T>((const S*)p.hidden + c.rows[i] * p.hidden_stride + k));
+}
+template <class S> void score(const LinearLoss& p, const Chunk& c, i64 task, void* scratch) {
+  using T = Compute<S>;
   T* panel = (T*)scratch;
   for (i64 j = task * PANELS * NR<T>; j < p.classes && j < (task + 1) * PANELS * NR<T>; j += NR<T>) {
-    pack_panel<T>((const T*)p.weight + j * p.weight_stride, p.weight_stride, p.classes - j, p.dim, panel);
+    pack_panel<T>((const S*)p.weight + j * p.weight_stride, p.weight_stride, p.classes - j, p.dim, panel);
     strip<T, NV>(c.count, (const T*)c.hidden, c.hidden_stride, 1, panel, NR<T>, (T*)c.logits + j, c.stride, p.dim, T(1), Into::set);
   }
 }
@@ -44,7 +51,8 @@ template <class T> void finish_logits(const LinearLoss& p, T* z) {
   }
 }
 
-template <class T> void forward(const LinearLoss& p, const Chunk& c, i64 i, void* scratch) {
+template <class S> void forward(const LinearLoss& p, const Chunk& c, i64 i, void* scratch) {
+  using T = Compute<S>;
   const i64 row = c.rows[i], target = p.target[row];
   T* z = (T*)c.logits + i * c.stride;
   T& loss = ((T*)p.loss)[row];
@@ -84,14 +92,15 @@ template <class T> void forward(const LinearLoss& p, const Chunk& c, i64 i, void
 }
 
 // d softcap(x) / dx at the logit of (row, column), computed again: the forward keeps no logits.
-template <class T> T cap_slope(const LinearLoss& p, i64 row, i64 column) {
-  T x = dot<T>((const T*)p.hidden + row * p.hidden_stride, (const T*)p.weight + column * p.weight_stride, p.dim);
+template <class S, class T = Compute<S>> T cap_slope(const LinearLoss& p, i64 row, i64 column) {
+  T x = dot<T>((const S*)p.hidden + row * p.hidden_stride, (const S*)p.weight + column * p.weight_stride, p.dim);
   if (p.bias) x += ((const T*)p.bias)[column];
   const T t = soft_limit<T>(x - V<T>{}, T(p.softcap))[0] / T(p.softcap);
   return 1 - t * t;
 }
 
-template <class T> void sparse_row(const LinearLoss& p, i64 row) {
+template <class S> void sparse_row(const LinearLoss& p, i64 row) {
+  using T = Compute<S>;
   const i64 target = p.target[row], known = p.count[row], width = p.cap + 1;
   int32_t* column = p.column + row * width;
   T* c = (T*)p.coefficient + row * width;
@@ -108,13 +117,14 @@ template <class T> void sparse_row(const LinearLoss& p, i64 row) {
     }
     if (!seen) column[n] = int32_t(target), c[n++] = -g;
     if (p.softcap != 0)
-      for (i64 j = 0; j < n; j++) c[j] *= cap_slope<T>(p, row, column[j]);
+      for (i64 j = 0; j < n; j++) c[j] *= cap_slope<S>(p, row, column[j]);
   }
   p.entries[row] = int32_t(n);
-  combine<T>(n, c, column, (const T*)p.weight, p.weight_stride, p.dim, (T*)p.dhidden + row * p.dim);
+  combine<T>(n, c, column, (const S*)p.weight, p.weight_stride, p.dim, (T*)p.dhidden + row * p.dim);
 }
 
-template <class T> void sparse_slice(const LinearLoss& p, i64 slice) {
+template <class S> void sparse_slice(const LinearLoss& p, i64 slice) {
+  using T = Compute<S>;
   const i64 first = slice * parsimax::SLICE, left = p.dim - first, n = left < parsimax::SLICE ? left : parsimax::SLICE;
   const i64 width = p.cap + 1;
   for (i64 j = 0; j < p.classes; j++) fill<T>((T*)p.dweight + j * p.dim + first, n, 0);
@@ -122,7 +132,7 @@ template <class T> void sparse_slice(const LinearLoss& p, i64 slice) {
   for (i64 row = 0; row < p.rows; row++) {
     const int32_t* column = p.column + row * width;
     const T* c = (const T*)p.coefficient + row * width;
-    const T* h = (const T*)p.hidden + row * p.hidden_stride + first;
+    const S* h = (const S*)p.hidden + row * p.hidden_stride + first;
     for (i64 j = 0; j < p.entries[row]; j++) {
       accumulate<T>(c[j], h, (T*)p.dweight + column[j] * p.dim + first, n);
       if (p.dbias && slice == 0) ((T*)p.dbias)[column[j]] += c[j];
@@ -131,7 +141,8 @@ template <class T> void sparse_slice(const LinearLoss& p, i64 slice) {
 }
 
 // Logits of a row to their gradient, in place.
-template <class T> void wide_row(const LinearLoss& p, const Chunk& c, i64 i, void* scratch) {
+template <class S> void wide_row(const LinearLoss& p, const Chunk& c, i64 i, void* scratch) {
+  using T = Compute<S>;
   const i64 row = c.rows[i], target = p.target[row];
   T* z = (T*)c.logits + i * c.stride;
   if (p.count[row] < 0) return fill<T>(z, p.classes, T(__builtin_nan("")));
@@ -151,11 +162,13 @@ template <class T> void wide_row(const LinearLoss& p, const Chunk& c, i64 i, voi
   const T g = T(p.grad[row]);
   for (i64 j = 0; j < p.classes; j++) z[j] *= slope ? g * slope[j] : g;
 }
-template <class T> void wide_hidden(const LinearLoss& p, const Chunk& c, i64 first, i64 last) {
-  product<T>(last - first, p.dim, p.classes, (const T*)c.logits + first * c.stride, c.stride, 1, (const T*)p.weight,
+template <class S> void wide_hidden(const LinearLoss& p, const Chunk& c, i64 first, i64 last) {
+  using T = Compute<S>;
+  product<T>(last - first, p.dim, p.classes, (const T*)c.logits + first * c.stride, c.stride, 1, (const S*)p.weight,
              p.weight_stride, (T*)c.dhidden + first * p.dim, p.dim, Into::set);
 }
-template <class T> void wide_weight(const LinearLoss& p, const Chunk& c, i64 first, i64 last) {
+template <class S> void wide_weight(const LinearLoss& p, const Chunk& c, i64 first, i64 last) {
+  using T = Compute<S>;
   product<T>(last - first, p.dim, c.count, (const T*)c.logits + first, 1, c.stride, (const T*)c.hidden, c.hidden_stride,
              (T*)p.dweight + first * p.dim, p.dim, Into::add);
   if (p.dbias)
@@ -166,7 +179,7 @@ template <class T> void wide_weight(const LinearLoss& p, const Chunk& c, i64 fir
 
 #define CAT(a, b) a##b
 #define TABLE(isa) CAT(linear_loss_, isa)
-#define BOTH(f) {f<float>, f<double>}
+#define TYPES(f) {f<float>, f<double>, f<bf16>, f<f16>}
 const parsimax::LinearLossKernels parsimax::TABLE(ISA) = {
-    {PANELS * NR<float>, PANELS * NR<double>}, BOTH(score), BOTH(forward), BOTH(sparse_row), BOTH(sparse_slice),
-    BOTH(wide_row), BOTH(wide_hidden), BOTH(wide_weight)};
+    {PANELS * NR<float>, PANELS * NR<double>}, TYPES(gather_hidden), TYPES(score), TYPES(forward), TYPES(sparse_row),
+    TYPES(sparse_slice), TYPES(wide_row), TYPES(wide_hidden), TYPES(wide_weight)};

@@ -1,6 +1,8 @@
 // Fenchel-Young loss of a row against class c: (max - x_c) + (b p.z + theta) / alpha, which is 0 exactly when c leads by
 // 1 / (alpha - 1). The forward keeps the support when it fits in `cap` numbers; the backward is then a fill of zeros and
 // a scatter, and for wider rows one more read of x with the edge already known.
+// With smoothing e and class weights w: (1 - e) w_c loss_c + e/n sum_k w_k loss_k = own Omega* - hit z_c - rest sum_k w_k z_k,
+// and the gradient is own p - hit e_c - rest w: one more sum over the row, and a fill that is not of zeros.
 // d loss / d alpha is that of the entropy at fixed p: H = -(1/alpha) sum p L psi(t), L = log p, t = b L, psi = (e^t - 1)/t.
 #pragma once
 #include "map.inl"
@@ -31,6 +33,30 @@ template <class T> inline double entropy_slope(const Alpha& a, const T* p, i64 c
   return first.get() / (a.alpha * a.alpha) - second.get() / a.alpha;
 }
 
+struct Mix {  // see above; own = hit + rest sum w
+  const double* weight;
+  double own = 1, hit = 1, rest = 0;
+  Mix(const parsimax::LossArgs& args, i64 c) : weight(args.weight) {
+    if (args.smoothing == 0) return;
+    hit = (1 - args.smoothing) * (weight ? weight[c] : 1);
+    rest = args.smoothing / double(args.n);
+    own = hit + rest * args.weight_sum;
+  }
+  double at(i64 k) const { return weight ? rest * weight[k] : rest; }
+};
+// sum_k w_k (x_k - max); what has no weight does not count, be it infinite.
+template <class T, class S> inline double weighted_sum(const S* x, i64 n, T max, const double* weight) {
+  if (weight) {
+    double sum = 0;
+    for (i64 k = 0; k < n; k++)
+      if (weight[k] != 0) sum += weight[k] * (double(scalar_float(x[k])) - double(max));
+    return sum;
+  }
+  Total<T> sum;
+  for (i64 k = 0; k < n; k += W<T>) sum.add(load<T>(x + k, n - k, max) - max);
+  return sum.get();
+}
+
 template <class T, class S>
 inline void loss_row(const parsimax::LossArgs& args, i64 r, const Alpha& a, const Scratch& sc) {
   const i64 n = args.n, c = args.target[r];
@@ -43,10 +69,13 @@ inline void loss_row(const parsimax::LossArgs& args, i64 r, const Alpha& a, cons
   T* value = sc.numbers<T>(0);
   const Support<T> s = find_support<T>(x, n, a, value, sc.index());
   if (s.status == NOT_A_NUMBER || a.alpha == 0) return end(ROW_NAN, __builtin_nan(""), __builtin_nan(""));
-  if (s.status == EMPTY) return end(ROW_EMPTY, INF<double>, 0);
+  const Mix mix(args, c);
+  if (s.status == EMPTY) return end(ROW_EMPTY, mix.own != 0 ? INF<double> : 0, 0);
   const double gap = s.max - double(scalar_float(x[c]));
-  const double rest = a.kind == ARGMAX ? 0 : (a.b * s.pz + s.theta) / a.alpha;
-  end(s.count, gap + rest > 0 ? gap + rest : 0, args.alpha.data ? entropy_slope<T>(a, value, s.count) : 0);
+  const double rest = a.kind == ARGMAX ? 0 : (a.b * s.pz + s.theta) / a.alpha, hard = gap + rest > 0 ? gap + rest : 0;
+  double total = mix.hit == 1 ? hard : mix.hit != 0 ? mix.hit * hard : 0;
+  if (mix.rest != 0) total += mix.rest * (args.weight_sum * rest - weighted_sum<T>(x, n, T(s.max), mix.weight));
+  end(s.count, total, args.alpha.data ? mix.own * entropy_slope<T>(a, value, s.count) : 0);
   row.max = s.max, row.w = s.edge.w, row.E = s.edge.E;
   if (s.count <= args.cap) {
     auto index = args.index + r * args.cap;
@@ -61,27 +90,36 @@ inline void loss_grad_row(const parsimax::LossArgs& args, i64 r, const Alpha& a,
   const parsimax::LossRow& row = args.rows[r];
   const double g = at(args.g, r);
   if (row.count == ROW_NAN) return fill_row(dx, n, __builtin_nan(""));
-  if (row.count < 0) return fill_row(dx, n, 0);
+  if (row.count == ROW_IGNORED) return fill_row(dx, n, 0);
+  const Mix mix(args, c);
   double at_target = 0;
   auto spread = [&](auto* value, const int32_t* index, i64 count) {
-    __builtin_memset((void*)dx, 0, n * sizeof(S));
+    if (mix.rest == 0) __builtin_memset((void*)dx, 0, n * sizeof(S));
+    else if (!mix.weight) fill_row(dx, n, -g * mix.rest);
+    else for (i64 k = 0; k < n; k++) dx[k] = from_float<S>(-g * mix.at(k));
     for (i64 i = 0; i < count; i++) {
-      dx[index[i]] = from_float<S>(g * value[i]);
+      dx[index[i]] = from_float<S>(g * (mix.own * value[i] - mix.at(index[i])));
       if (index[i] == c) at_target = value[i];
     }
   };
-  if (row.count <= args.cap) spread((const Compute<S>*)args.value + r * args.cap, args.index + r * args.cap, row.count);
+  if (row.count == ROW_EMPTY) spread((const Compute<S>*)nullptr, nullptr, 0);
+  else if (row.count <= args.cap) spread((const Compute<S>*)args.value + r * args.cap, args.index + r * args.cap, row.count);
   else {
     T* value = sc.numbers<T>(0);
     const Edge e{row.w, row.E};
     const Gathered found = gather<T>((const S*)args.x + r * n, n, T(row.max), cut(a, e), value, sc.index());
     evaluate<T, false>(a, e, value, found.count, value, (double*)nullptr);
     if (found.dense) {
-      for (i64 i = 0; i < n; i += W<T>) store<S, T>(dx + i, load<T>(value + i) * T(g), n - i);
+      const T scale = T(g * mix.own), less = T(g * mix.rest);
+      for (i64 i = 0; i < n; i += W<T>) {
+        V<T> d = load<T>(value + i) * scale;
+        if (mix.rest != 0) d -= mix.weight ? load<T>(mix.weight + i, n - i, T(0)) * less : all<T>(less);
+        store<S, T>(dx + i, d, n - i);
+      }
       at_target = value[c];
     } else spread(value, sc.index(), found.count);
   }
-  dx[c] = from_float<S>(g * (at_target - 1));
+  dx[c] = from_float<S>(g * (mix.own * at_target - mix.hit - mix.at(c)));
 }
 template <class S, bool GRAD> void loss_rows_of(const void* args_, i64 first, i64 last, void* scratch) {
   const auto& args = *(const parsimax::LossArgs*)args_;

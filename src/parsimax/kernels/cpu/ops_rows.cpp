@@ -129,8 +129,20 @@ std::tuple<Tensor, Tensor> topk_fwd(Tensor x, int64_t k) {
   return {p, certain};
 }
 
+static void set_smoothing(LossArgs& args, double smoothing, const std::optional<Tensor>& weight, Tensor& hold) {
+  args.smoothing = smoothing;
+  args.weight = nullptr;
+  args.weight_sum = double(args.n);
+  if (!weight.has_value()) return;
+  STD_TORCH_CHECK(weight->scalar_type() == ScalarType::Double && weight->numel() == args.n, "parsimax: the loss needs one float64 weight per class");
+  hold = packed(*weight);
+  args.weight = (const double*)hold.const_data_ptr();
+  args.weight_sum = 0;
+  for (int64_t k = 0; k < args.n; k++) args.weight_sum += args.weight[k];
+}
 // The four tensors of state: one LossRow per row, and the support of each row, if it fits into `cap`.
-std::tuple<Tensor, Tensor, Tensor, Tensor> loss_fwd(Tensor x, Tensor target, std::optional<Tensor> alpha, double alpha_value) {
+std::tuple<Tensor, Tensor, Tensor, Tensor> loss_fwd(Tensor x, Tensor target, std::optional<Tensor> alpha, double alpha_value,
+                                                    double smoothing, std::optional<Tensor> weight) {
   const int t = type_of(x);
   const Rows r = rows_of(x);
   STD_TORCH_CHECK(target.scalar_type() == ScalarType::Long && target.numel() == r.rows,
@@ -147,28 +159,32 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> loss_fwd(Tensor x, Tensor target, std
   Tensor index = torch::stable::new_empty(x, {r.rows, cap}, ScalarType::Int), value = torch::stable::new_empty(x, {r.rows, cap}, out);
   LossArgs args{x.const_data_ptr(), c, param(alpha, alpha_value, r.rows, hold), r.n, cap, loss.mutable_data_ptr(),
                 (LossRow*)rows.mutable_data_ptr(), (int32_t*)index.mutable_data_ptr(), value.mutable_data_ptr(), {}, nullptr};
+  Tensor hold_weight = x;
+  set_smoothing(args, smoothing, weight, hold_weight);
   run(kernels().loss[t], &args, r);
   return {loss, rows, index, value};
 }
 std::tuple<Tensor, Tensor> loss_bwd(Tensor x, Tensor target, Tensor g, std::optional<Tensor> alpha, double alpha_value,
-                                    Tensor rows, Tensor index, Tensor value) {
+                                    double smoothing, std::optional<Tensor> weight, Tensor rows, Tensor index, Tensor value) {
   const int t = type_of(x);
   const Rows r = rows_of(x);
   STD_TORCH_CHECK(g.numel() == r.rows && target.numel() == r.rows, "parsimax: the loss needs one gradient and target per row");
   x = packed(x);
   target = packed(target);
   Tensor dx = torch::stable::empty_like(x), dalpha = one_per_row(x, r.rows, alpha.has_value()), hold = x, hold_g = x;
-  Param weight = param(g, 0, r.rows, hold_g);
+  Param scale = param(g, 0, r.rows, hold_g);
   const int64_t cap = index.size(1);
   LossArgs args{x.const_data_ptr(), (const int64_t*)target.const_data_ptr(), param(alpha, alpha_value, r.rows, hold), r.n, cap, nullptr,
-                (LossRow*)rows.const_data_ptr(), (int32_t*)index.const_data_ptr(), (void*)value.const_data_ptr(), weight,
+                (LossRow*)rows.const_data_ptr(), (int32_t*)index.const_data_ptr(), (void*)value.const_data_ptr(), scale,
                 dx.mutable_data_ptr()};
+  Tensor hold_weight = x;
+  set_smoothing(args, smoothing, weight, hold_weight);
   run(kernels().loss_grad[t], &args, r);
   if (alpha.has_value()) {
     auto out = (double*)dalpha.mutable_data_ptr();
     for (int64_t i = 0; i < r.rows; i++) {
       const double slope = args.rows[i].dalpha;
-      out[i] = slope == 0 ? 0 : slope * (weight.wide ? ((const double*)weight.data)[i * weight.stride] : ((const float*)weight.data)[i * weight.stride]);
+      out[i] = slope == 0 ? 0 : slope * (scale.wide ? ((const double*)scale.data)[i * scale.stride] : ((const float*)scale.data)[i * scale.stride]);
     }
   }
   return {dx, dalpha};
@@ -224,8 +240,10 @@ STABLE_TORCH_LIBRARY(parsimax, m) {
   m.def("_entmax_fwd(Tensor x, Tensor? alpha, float alpha_value) -> Tensor");
   m.def("_entmax_bwd(Tensor p, Tensor g, Tensor? alpha, float alpha_value, bool need_alpha) -> (Tensor, Tensor)");
   m.def("_topk_sparsemax_fwd(Tensor x, int k) -> (Tensor, Tensor)");
-  m.def("_loss_fwd(Tensor x, Tensor target, Tensor? alpha, float alpha_value) -> (Tensor, Tensor, Tensor, Tensor)");
-  m.def("_loss_bwd(Tensor x, Tensor target, Tensor g, Tensor? alpha, float alpha_value, Tensor rows, Tensor index, Tensor value) -> (Tensor, Tensor)");
+  m.def("_loss_fwd(Tensor x, Tensor target, Tensor? alpha, float alpha_value, float smoothing, Tensor? weight) -> (Tensor, Tensor, Tensor, Tensor)");
+  m.def(
+      "_loss_bwd(Tensor x, Tensor target, Tensor g, Tensor? alpha, float alpha_value, float smoothing, Tensor? weight, Tensor rows, "
+      "Tensor index, Tensor value) -> (Tensor, Tensor)");
   m.def("_rsoftmax_fwd(Tensor x, Tensor? rate, float rate_value) -> Tensor");
   m.def("_rsoftmax_bwd(Tensor x, Tensor g, Tensor? rate, float rate_value, bool detach_threshold, bool need_rate) -> (Tensor, Tensor)");
   m.def("_budget_fwd(Tensor x, Tensor? budget, float budget_value) -> Tensor");

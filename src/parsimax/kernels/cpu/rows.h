@@ -28,6 +28,9 @@ struct LossArgs {
   void* value;     // their p, in the type of the loss
   Param g;         // backward: one per row
   void* dx;
+  double smoothing;      // the share of the target that is spread over all classes
+  const double* weight;  // of the classes, only with smoothing; absent: ones
+  double weight_sum;
 };
 struct ThresholdArgs { const void *x, *p, *g; void* out; double* dparam; Param param; int64_t n; bool detach; };
 using Work = void (*)(const void* args, int64_t first, int64_t last, void* scratch);

@@ -5,19 +5,25 @@
 #pragma once
 #include "topk.inl"
 namespace {
+// q, low and high are taken from z = x - max, so that an offset of the scores costs no digits.
 struct Quantile { double q = 0, low = 0, high = 0, part = 0; i64 allowed = 0; double max = -INF<double>; bool bad = false; };
-// scratch 0: the scores in double; scratch 1: the allowed ones, in some order.
+// scratch 0: z in double; scratch 1: the allowed ones, in some order.
 template <class S> inline Quantile quantile(const S* x, i64 n, double rate, const Scratch& sc) {
   double *v = sc.numbers<double>(0), *kept = sc.numbers<double>(1);
   Quantile k;
   for (i64 i = 0; i < n; i++) {
     v[i] = scalar_float(x[i]);
-    if (v[i] > -INF<double>) kept[k.allowed++] = v[i];
+    k.allowed += v[i] > -INF<double>;
     if (v[i] > k.max) k.max = v[i];
     k.bad |= !(v[i] < INF<double>);
   }
   k.bad |= !(rate >= 0 && rate <= 1);
   if (k.bad || k.allowed == 0) return k;
+  for (i64 i = 0, j = 0; i < n; i++) {
+    const bool allowed = v[i] > -INF<double>;
+    v[i] -= k.max;
+    if (allowed) kept[j++] = v[i] = v[i] > -1e300 ? v[i] : -1e300;  // a difference of doubles can overflow
+  }
   const double place = rate * double(k.allowed - 1);
   const i64 first = i64(place);
   k.part = place - double(first);
@@ -33,11 +39,11 @@ template <class S> inline Quantile quantile(const S* x, i64 n, double rate, cons
 inline double weights(const Quantile& k, i64 n, const Scratch& sc) {
   using T = double;
   T *v = sc.numbers<T>(0), *e = sc.numbers<T>(1);
-  const double t = k.max - k.q;
+  const double t = -k.q;
   Total<T> total;
   for (i64 i = n; i < n + W<T>; i++) v[i] = -INF<T>;
   for (i64 i = 0; i < n; i += W<T>) {
-    const V<T> x = load<T>(v + i), d = x - k.q, grown = exp2<T>((x - k.max) * 1.4426950408889634) / t;
+    const V<T> x = load<T>(v + i), d = x - k.q, grown = exp2<T>(x * 1.4426950408889634) / t;
     const V<T> w = d > 0 ? d * grown : V<T>{};
     total.add(w);
     store<T, T>(v + i, w);
@@ -51,10 +57,10 @@ template <class S> inline void rsoftmax_row(const S* x, S* p, i64 n, double rate
   if (k.bad) return fill_row(p, n, __builtin_nan(""));
   if (k.allowed == 0) return fill_row(p, n, 0);
   T* v = sc.numbers<T>(0);
-  if (k.max == k.q) {
+  if (k.q == 0) {
     i64 ties = 0;
-    for (i64 i = 0; i < n; i++) ties += v[i] == k.max;
-    for (i64 i = 0; i < n; i++) p[i] = from_float<S>(v[i] == k.max ? 1.0 / double(ties) : 0);
+    for (i64 i = 0; i < n; i++) ties += v[i] == 0;
+    for (i64 i = 0; i < n; i++) p[i] = from_float<S>(v[i] == 0 ? 1.0 / double(ties) : 0);
     return;
   }
   const double scale = 1 / weights(k, n, sc);
@@ -66,7 +72,7 @@ inline void rsoftmax_grad_row(const S* x, const S* g, S* dx, double* drate, i64 
   const Quantile k = quantile(x, n, rate, sc);
   if (drate) *drate = k.bad ? __builtin_nan("") : 0;
   if (k.bad) return fill_row(dx, n, __builtin_nan(""));
-  if (k.allowed == 0 || k.max == k.q) return fill_row(dx, n, 0);
+  if (k.allowed == 0 || k.q == 0) return fill_row(dx, n, 0);
   T *v = sc.numbers<T>(0), *e = sc.numbers<T>(1), *out = sc.numbers<T>(2);
   const double scale = 1 / weights(k, n, sc);
   double mean = 0, dq = 0;
@@ -80,8 +86,10 @@ inline void rsoftmax_grad_row(const S* x, const S* g, S* dx, double* drate, i64 
   if (!detach) {
     bool low = true, high = true;  // of equal scores, the first
     for (i64 i = 0; i < n && (low || high); i++) {
-      if (low && scalar_float(x[i]) == k.low) out[i] += (1 - k.part) * dq, low = false;
-      if (high && scalar_float(x[i]) == k.high) out[i] += k.part * dq, high = false;
+      const double z = double(scalar_float(x[i])) - k.max, kept = z > -1e300 ? z : -1e300;
+      if (scalar_float(x[i]) == -INF<float>) continue;
+      if (low && kept == k.low) out[i] += (1 - k.part) * dq, low = false;
+      if (high && kept == k.high) out[i] += k.part * dq, high = false;
     }
     if (drate) *drate = dq * (k.high - k.low) * double(k.allowed - 1);
   }

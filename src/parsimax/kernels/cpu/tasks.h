@@ -63,7 +63,7 @@ inline Tensor as_type(const Tensor& x, ScalarType type) {
 }
 constexpr int64_t FEATURES = 16;  // the kernels read features in steps of this many
 inline int64_t padded(int64_t n) { return (n + FEATURES - 1) / FEATURES * FEATURES; }
-// Compute type, unit stride along the last dimension, whole steps of features (zeros appended).
+// This type, unit stride along the last dimension, whole steps of features (zeros appended).
 inline Tensor features(Tensor x, ScalarType type) {
   x = as_type(x, type);
   const int64_t last = x.dim() - 1, n = x.size(last);
