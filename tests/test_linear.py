@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 
 import parsimax
-import parsimax.losses.linear as fused
+import parsimax.losses.chunks as fused
 from cases import INF, NAN, gradient, normal
 from parsimax import entmax_loss, linear_entmax_loss
 

@@ -96,7 +96,7 @@ def entmax_attention(
         (tensor([[1.2579]]), tensor([[0.7421, 0.2579, 0.0000]]))
 
     :func:`attention` takes any mapping. On a CPU a kernel computes this without the matrix of all scores, except with
-    dropout or ``return_weights``, and under compile, export, ``torch.func`` and forward-mode derivatives.
+    dropout or ``return_weights``, and under ``torch.func`` and forward-mode derivatives.
 
     Reference: Correia, Niculae and Martins, Adaptively Sparse Transformers, EMNLP 2019.
     """

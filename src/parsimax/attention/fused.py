@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 
 from ..kernels.operators import define
+from ..kernels.rows import derivative_is_observed
 from ..mappings.apply import kernels_serve
 from ..mappings.entmax import entmax
-from ..mappings.rows import is_plain
 from .arguments import Call
 from .formula import attend as attend_plainly
 from .formula import repeated
@@ -106,7 +106,7 @@ class _Fused(torch.autograd.Function):
         saved = ctx.saved_tensors  # once: checkpointing unpacks them only once
         inputs, state = saved[:5], saved[5:]
         wanted = ctx.needs_input_grad[1:]
-        if torch.is_grad_enabled() or not is_plain(g, *(t for t in inputs if t is not None)):
+        if derivative_is_observed(g):
             return (None, *_plain_backward(ctx.fixed, inputs, wanted, g))
         rest = (ctx.fixed.alpha, ctx.fixed.causal, ctx.fixed.scale)
         grads = ops._attention_bwd(g, *inputs[:5], *rest, *state, wanted[3])

@@ -144,4 +144,17 @@ def explain(name: str, *tensors: Tensor) -> str:
         reasons.append("PARSIMAX_KERNELS or use_kernels asks for torch")
     if reasons:
         return f"{name}: torch\n" + "\n".join(f"  cpu: not used: {reason}" for reason in reasons)
-    return f"{name}: cpu ({library.level()}); under torch.func and forward-mode derivatives: torch"
+    return (
+        f"{name}: cpu ({library.level()})\n"
+        f"  under torch.compile and torch.export: cpu, as an operator of the graph{_doubt(name, tensors)}\n"
+        "  under torch.func and forward-mode derivatives: torch"
+    )
+
+
+def _doubt(name: str, tensors: tuple[Tensor, ...]) -> str:
+    """Where eager code looks at values, which a graph cannot."""
+    if name == "entmax" and len(tensors) > 1 and tensors[0].dtype == torch.float64:
+        return "; but torch for float64 scores with a tensor alpha, which may be above 2"
+    if name == "linear_entmax_loss":
+        return "; but torch for label smoothing with a bias, which may be infinite"
+    return ""

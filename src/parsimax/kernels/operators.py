@@ -1,13 +1,12 @@
 """The kernels as operators, for compiled and exported graphs.
 
-``parsimax::entmax``, ``parsimax::entmax_loss``, … are what a traced call becomes. Such an operator is one node whatever
-runs it, and what it does depends on who looks: plain reverse mode takes the kernels forward and backward, so a compiled
-training step holds those two and nothing else; transforms and forward mode get the formula in plain torch; without
-derivatives it stays whole and runs the kernel, or the formula where the kernels cannot run. So an exported program
-works, and can be differentiated, wherever ``parsimax`` can be imported.
+A traced call becomes ``parsimax::entmax``, ``parsimax::entmax_loss``, … What such an operator does depends on who looks
+at it. An exported program keeps it whole, and it runs the kernel, or the formula where the kernels cannot run; plain
+reverse mode takes the kernels forward and backward; transforms and forward mode take the formula. So an exported
+program runs and is differentiable wherever ``parsimax`` can be imported. ``torch.compile``, whose graphs nobody can
+differentiate again (torch refuses), goes through it to the kernels themselves.
 
-The kernels themselves (``parsimax::_entmax_fwd``, …) get their shape rules here. They have no derivatives, so no graph
-that somebody may still differentiate holds them.
+The kernels, ``parsimax::_entmax_fwd`` and so on, get their shape rules here. They have no derivatives.
 """
 
 from __future__ import annotations
@@ -58,19 +57,17 @@ def define(
     def autograd(*args: Any) -> Tensor:
         if torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0:
             return formula(*args)
-        if torch.is_grad_enabled() and any(t.requires_grad for t in _tensors(args)):
+        compiling = torch.compiler.is_compiling() and not torch.compiler.is_exporting()
+        if compiling or (torch.is_grad_enabled() and any(t.requires_grad for t in _tensors(args))):
             return below(*args)
         with torch._C._AutoDispatchBelowAutograd():
             out: Tensor = operator(*args)
         return out
 
-    def batched(info: Any, in_dims: tuple[int | None, ...], *args: Any) -> tuple[Tensor, int]:
-        return torch.func.vmap(formula, in_dims=in_dims)(*args), 0
-
     _fragment.impl(name, below, "CompositeExplicitAutograd")
     _fragment.impl(name, autograd, "Autograd")
+    _fragment.impl(name, formula, "FuncTorchBatched")  # torch.func.vmap goes through the formula
     torch.library.register_fake(operator, fake, lib=_fragment)
-    torch.library.register_vmap(operator, batched, lib=_fragment)
 
 
 def _tensors(args: tuple[Any, ...]) -> list[Tensor]:

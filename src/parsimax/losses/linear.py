@@ -39,8 +39,8 @@ def linear_entmax_loss(
     .. math:: \operatorname{entmax\_loss}(h W^\top + b, y)
 
     Works a chunk of rows at a time. Its backward pass goes through the support only, plus a term of rank one for label
-    smoothing; a chunk whose probabilities are dense is computed again. Under ``torch.compile``, export and
-    ``torch.func`` it runs unchunked.
+    smoothing; a chunk whose probabilities are dense is computed again. Under ``torch.func``, and
+    without the kernel under ``torch.compile`` and export, it runs unchunked.
 
     Args:
         hidden: (…, d), the states.

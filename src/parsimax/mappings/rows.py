@@ -9,7 +9,7 @@ Two ways to run it give the same numbers:
 * plain eager code goes through the rows a chunk at a time, so that the float64 intermediates stay in cache; the
   backward pass differentiates the formula again, chunk by chunk, with the thresholds that the forward pass found;
 * under compile, export, ``torch.func`` and forward mode the formula itself is traced, with the search as an opaque
-  operator.
+  operator. (Where a kernel serves, compiled and exported graphs hold that instead: ``kernels/operators.py``.)
 """
 
 from __future__ import annotations
