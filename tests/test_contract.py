@@ -184,7 +184,7 @@ def test_minus_infinity_forbids(case, dtype):
 @pytest.mark.parametrize("bad", [NAN, INF, -INF, "both infinities", "nothing but NaN"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 def test_a_bad_row_harms_no_other(case, bad, dtype):
-    """The others are bit for bit what they are without it, and so are their gradients."""
+    """The others are bit for bit what they are beside a good one, and so are their gradients."""
     x = normal(6, 40, dtype=dtype)
     good = torch.tensor([0, 1, 3, 5])
     if isinstance(bad, float):
@@ -200,8 +200,10 @@ def test_a_bad_row_harms_no_other(case, bad, dtype):
             assert (p[row] == 0).all() and (g[row] == 0).all()
         else:
             assert p[row].isnan().all() and g[row].isnan().any()
-    assert torch.equal(p[good], case(x[good]))
-    assert torch.equal(g[good], gradient(case, x[good], weights=weights[good])[0])
+    # In the same places: kernels take several rows at once, and how many is left over can move the last bit.
+    x[[2, 4]] = 0
+    assert torch.equal(p[good], case(x)[good])
+    assert torch.equal(g[good], gradient(case, x, weights=weights)[0][good])
 
 
 @each(CASES)
