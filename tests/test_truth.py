@@ -228,3 +228,14 @@ def test_alpha_gradient(alpha, dtype, kernels):
             if not abs(ours - expected) <= max(1e-5 * abs(expected), 1e-6):
                 wrong.append(f"{label}: {ours:.9g} instead of {expected:.9g}")
     assert wrong == []
+
+
+@pytest.mark.parametrize("alpha", [4.0, 8.0, 20.0])
+def test_an_entry_just_at_the_threshold_of_a_long_row(alpha):
+    """The search leaves out entries of long rows; one whose share only appears between two doubles must not be."""
+    generator = torch.Generator().manual_seed(493)
+    rows = 3 * torch.randn(20, 193, generator=generator, dtype=torch.float64)
+    for row, answer in zip(rows.tolist(), parsimax.entmax(rows, alpha), strict=True):
+        expected = [float(value) for value in oracle.entmax(row, alpha)]
+        # The share is 1 - e^w with the w of the other entries: known to rounding whatever the threshold is.
+        torch.testing.assert_close(answer.tolist(), expected, atol=1e-9, rtol=0)

@@ -74,7 +74,8 @@ def entmax_root(z: Tensor, alpha: Tensor) -> Tensor:
         return torch.cat([w, torch.where(narrow & ~exact, low, w)], -1)
 
     def edge(bracket: Tensor) -> Tensor:
-        return torch.where(beta > 0, -(beta * bracket[..., :1]).exp() / some, -math.inf)
+        # A little lower: rounded otherwise than x > -1 above, it must not leave out an entry that lies just on it.
+        return torch.where(beta > 0, -(1 + 1e-12) * (beta * bracket[..., :1]).exp() / some, -math.inf)
 
     return narrowed(z, torch.zeros_like(least), find, edge, long=128)
 
