@@ -14,7 +14,7 @@ from .heads import rows_of
 if TYPE_CHECKING:
     from .core import AttentionCore
 
-BLOCK = 1 << 22  # bytes of weights at a time
+BLOCK = 1 << 20  # bytes of weights at a time
 
 
 @dataclass
