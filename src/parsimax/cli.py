@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import sys
+from pathlib import Path
+from typing import Any
 
 
 def _positive(text: str) -> float:
@@ -33,6 +35,59 @@ def _info(options: argparse.Namespace) -> int:
     return 0
 
 
+def _recipe(options: argparse.Namespace) -> int:
+    from .recipes import commands
+
+    match options.command:
+        case "list":
+            commands.list_recipes()
+        case "config":
+            commands.show_config(options.recipe)
+        case "train" if options.resume:
+            if options.recipe or options.settings or options.config or options.run_folder:
+                raise ValueError("--resume goes on with a run as it was begun; it takes no recipe and no settings")
+            commands.resume(options.resume)
+        case "train":
+            if not options.recipe:
+                raise ValueError("train needs the name of a recipe (see `parsimax list`), or --resume RUN")
+            commands.train(options.recipe, options.settings, options.config, options.run_folder)
+        case "eval":
+            commands.evaluate(options.run_folder, options.split, options.checkpoint)
+        case "predict":
+            commands.predict(options.run_folder, options.checkpoint, sys.stdin)
+        case "report":
+            commands.report(options.run_folder, options.out, options.checkpoint)
+        case "compare":
+            commands.compare(options.run_folders, options.split)
+    return 0
+
+
+def _add_recipes(commands: Any) -> None:
+    commands.add_parser("list", help="the recipes")
+    config = commands.add_parser("config", help="every setting of a recipe, its default and what it does")
+    config.add_argument("recipe", metavar="RECIPE")
+    train = commands.add_parser("train", help="train a recipe into a folder of its own, or go on with a run")
+    train.add_argument("recipe", metavar="RECIPE", nargs="?")
+    train.add_argument("settings", metavar="KEY=VALUE", nargs="*", help="as `parsimax config RECIPE` prints them")
+    train.add_argument("--config", type=Path, metavar="FILE", help="settings in YAML; words after it count more")
+    train.add_argument("--run", type=Path, metavar="DIR", dest="run_folder", help="a new folder (runs/RECIPE/0001 …)")
+    train.add_argument("--resume", type=Path, metavar="RUN", help="go on with a run that was stopped")
+    evaluate = commands.add_parser("eval", help="the figures of a run on a split")
+    predict = commands.add_parser("predict", help="an output for each line of the standard input")
+    report = commands.add_parser("report", help="figures of a run, and a page to look at its attention")
+    for one in (evaluate, predict, report):
+        one.add_argument("run_folder", type=Path, metavar="RUN")
+        one.add_argument("--checkpoint", choices=("best", "last"), default="best", help="(%(default)s)")
+    report.add_argument("--out", type=Path, metavar="DIR", help="where to (RUN/report)")
+    compare = commands.add_parser("compare", help="one table of several runs")
+    compare.add_argument("run_folders", type=Path, metavar="RUN", nargs="+")
+    for one in (evaluate, compare):
+        one.add_argument("--split", choices=("val", "test"), default="test", help="(%(default)s)")
+    compare.set_defaults(split="val")
+    for name in ("list", "config", "train", "eval", "predict", "report", "compare"):
+        commands.choices[name].set_defaults(run=_recipe, command=name)
+
+
 def parser() -> argparse.ArgumentParser:
     top = argparse.ArgumentParser("parsimax", description="Exact, sparse and fast alternatives to softmax.")
     commands = top.add_subparsers(title="commands", metavar="COMMAND", required=True)
@@ -52,14 +107,22 @@ def parser() -> argparse.ArgumentParser:
     bench.set_defaults(run=_bench)
     info = commands.add_parser("info", help="versions, and which kernel runs for which function")
     info.set_defaults(run=_info)
+    _add_recipes(commands)
     return top
 
 
 def main(arguments: list[str] | None = None) -> int:
-    options = parser().parse_args(arguments)
+    options, rest = parser().parse_known_args(arguments)
+    if rest and getattr(options, "command", None) == "train" and not any(word.startswith("-") for word in rest):
+        options.settings += rest  # argparse gives up on settings that stand behind an option
+    elif rest:
+        parser().error(f"unrecognized arguments: {' '.join(rest)}")
     try:
         result: int = options.run(options)
         return result
+    except BrokenPipeError:  # the reader, such as `head`, has seen enough
+        sys.stderr.close()
+        return 0
     except (ValueError, RuntimeError, OSError) as error:
         print(f"parsimax: {error}", file=sys.stderr)
         return 2

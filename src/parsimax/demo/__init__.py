@@ -1,1 +1,1 @@
-"""``python -m parsimax.demo``: what every mapping does, a small classifier trained three ways, and a picture."""
+"""``python -m parsimax.demo``: what every mapping does, a sparse Transformer beside its softmax twin, and pictures."""

@@ -8,7 +8,7 @@ import sys
 import time
 from pathlib import Path
 
-NEEDED = {"matplotlib": "matplotlib", "sklearn": "scikit-learn"}
+NEEDED = {name: name for name in ("matplotlib", "lightning", "sacrebleu", "tokenizers")}
 
 
 def missing() -> list[str]:
@@ -21,26 +21,29 @@ def arguments(argv: list[str] | None) -> argparse.Namespace:
         prog="python -m parsimax.demo", description="Print, train and draw the mappings of parsimax."
     )
     parser.add_argument(
-        "--out", type=Path, default=Path("out"), metavar="DIR", help="where the picture goes (default: out)"
+        "--out",
+        type=Path,
+        default=Path("out"),
+        metavar="DIR",
+        help="where pictures, runs and the page go (default: out)",
     )
-    parser.add_argument("--quick", action="store_true", help="one seed and few epochs: a look in seconds, not a result")
+    parser.add_argument("--quick", action="store_true", help="a few steps: a look in seconds, not a result")
     return parser.parse_args(argv)
 
 
 def run(options: argparse.Namespace) -> None:
-    from . import digits, picture, table
+    from . import picture, table, twins
 
     started = time.perf_counter()
     print(table.text())
     print()
-    print(digits.text(seeds=1 if options.quick else 3, epochs=4 if options.quick else digits.EPOCHS))
+    shown, page = twins.text(options.out, options.quick)
+    print(shown)
     print()
     path = picture.write(options.out)
-    print(
-        f"{path} is the picture ({time.perf_counter() - started:.0f} s in all). Look at where the colours meet: on each"
-    )
-    print("border a probability becomes exactly 0. Softmax has no border; the curve of entmax at α = 1.5 reaches 0")
-    print("smoothly, that of sparsemax with a corner, and r-softmax always gives 0 to the smallest score.")
+    print(f"{path} shows the mappings: on each border between colours a probability becomes exactly 0.")
+    print(f"{page} shows what the sparse model attends to: open it in a browser.")
+    print(f"{time.perf_counter() - started:.0f} s in all.")
 
 
 def main(argv: list[str] | None = None) -> int:

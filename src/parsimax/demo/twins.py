@@ -1,0 +1,108 @@
+"""An adaptively sparse Transformer and its softmax twin, trained on number words, side by side."""
+
+from __future__ import annotations
+
+import math
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..recipes import find
+from ..recipes.kit import runs
+from ..recipes.kit.settings import changed
+
+STEPS, QUICK = 600, 4
+SOFTMAX = {f"model.{part}.mapping": "softmax" for part in ("encoder", "decoder", "context", "output")}
+MODELS: dict[str, dict[str, str]] = {"softmax": SOFTMAX, "sparse, learned α": {}}
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A run, what was measured, and how long it took."""
+
+    run: runs.Run
+    figures: dict[str, Any]
+    seconds: float
+
+
+def train(words: dict[str, str], steps: int, folder: Path, show: Callable[[str], None]) -> Trained:
+    from ..recipes.kit.training import fit
+
+    entry = find("translation")
+    more: dict[str, Any] = {"train.steps": steps, "train.eval_every": min(200, steps), "train.tensorboard": False}
+    if steps == QUICK:  # untrained models do not end
+        more |= {"search.longest": 8, "search.beam": 2, "search.exact_budget": 0}
+    settings = changed(entry.settings(), {**words, **more})
+    run, recipe = runs.create(entry.name, settings, folder), entry.recipe()
+    task = recipe.start(settings, run)
+    began = time.perf_counter()
+    fit(task, run)
+    seconds = time.perf_counter() - began
+    best = recipe.restore(settings, run, run.best)
+    figures = {**recipe.evaluate(best, settings, "test", show), **task.pace()}
+    run.add_results("test", figures)
+    return Trained(run, figures, seconds)
+
+
+def text(folder: Path, quick: bool) -> tuple[str, Path]:
+    """Both models side by side, and the page on which the attention of the sparse one can be looked at."""
+    steps = QUICK if quick else STEPS
+    trained = {}
+    for name, words in MODELS.items():
+        show(f"training {name}, {steps} steps")
+        trained[name] = train(words, steps, next(runs.free(folder / "runs")), show)
+    show("")
+    sparse = trained["sparse, learned α"]
+    entry = find("translation")
+    settings = sparse.run.settings(entry.settings())
+    recipe = entry.recipe()
+    task = recipe.restore(settings, sparse.run, sparse.run.best)
+    page = recipe.report(task, settings, sparse.run, sparse.run.folder / "report")[-1]
+    lines = [
+        f"Number words, English → German: {len(recipe.pairs(settings, 'train'))} pairs to train, "
+        f"{sparse.figures['examples']} held out; a Transformer of {settings.model.layers} + {settings.model.layers} "
+        f"layers with {settings.model.heads} heads, {steps} steps.",
+        "",
+        row("", *trained),
+    ]
+    for title, cell in ROWS.items():
+        lines.append(row(title, *(cell(one) for one in trained.values())))
+    lines += ["", "α by layer and head, where training took it from 1.5:"]
+    heads = settings.model.heads
+    for kind in ("self", "decoder", "cross"):
+        values = sparse.figures[f"alpha ({kind})"]
+        for layer in range(settings.model.layers):
+            own = values[layer * heads : (layer + 1) * heads]
+            shown = "  ".join(f"{value:.2f}" for value in own)
+            lines.append(f"  {NAMES[kind]:8} layer {layer + 1}:  {shown}   mean {statistics.fmean(own):.2f}")
+    return "\n".join(lines), page
+
+
+NAMES = {"self": "encoder", "decoder": "decoder", "cross": "context"}
+ROWS: dict[str, Callable[[Trained], str]] = {
+    "right": lambda one: f"{one.figures['accuracy']:.1%}",
+    "next tokens a step": lambda one: f"{one.figures['next tokens a step']:.2f}",
+    "attended, encoder": lambda one: f"{one.figures['attended tokens (self)']:.2f}",
+    "attended, decoder": lambda one: f"{one.figures['attended tokens (decoder)']:.2f}",
+    "attended, context": lambda one: f"{one.figures['attended tokens (cross)']:.2f}",
+    "density, all heads": lambda one: (
+        f"{statistics.fmean(one.figures[f'density ({kind})'] for kind in ('self', 'decoder', 'cross')):.2f}"
+    ),
+    "beam proved exact": lambda one: f"{one.figures['beam proved exact']:.0%}",
+    "exact search ended": lambda one: f"{one.figures.get('exact search ended', math.nan):.0%}",
+    "ms of a step": lambda one: f"{one.figures['step ms']:.0f}",
+    "training, s": lambda one: f"{one.seconds:.0f}",
+}
+
+
+def row(title: str, *cells: str) -> str:
+    return f"{title:20}" + "".join(f"{cell:>20}" for cell in cells)
+
+
+def show(line: str) -> None:
+    if sys.stderr.isatty():
+        print(f"\r\033[K{line}", end="", file=sys.stderr, flush=True)

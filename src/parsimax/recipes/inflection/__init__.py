@@ -1,0 +1,1 @@
+"""Morphological inflection by a character LSTM, sparse in attention and output (Peters, Niculae and Martins 2019)."""

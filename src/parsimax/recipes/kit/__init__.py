@@ -1,0 +1,1 @@
+"""What every recipe stands on: typed settings, run folders, batches that can be resumed, training by Lightning."""

@@ -1,0 +1,64 @@
+"""Text files, plain or gzipped, read with errors that name the file and the line."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+
+from .recipe import DataError
+
+
+def find(folder: Path, names: list[str]) -> Path:
+    """The first of ``names`` in ``folder``, as it is or with .gz."""
+    if not folder.is_dir():
+        raise DataError(f"data.root: {folder} is not a folder")
+    for name in names:
+        for path in (folder / name, folder / f"{name}.gz"):
+            if path.is_file():
+                return path
+    there = ", ".join(sorted(path.name for path in folder.iterdir())[:8]) or "nothing"
+    raise DataError(f"{folder} has no {' or '.join(names)} (also with .gz); it holds {there}")
+
+
+def lines(path: Path) -> list[str]:
+    """The lines without their ends. An empty file and bytes that are not UTF-8 are refused."""
+    try:
+        content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+    except (OSError, EOFError) as error:
+        raise DataError(f"cannot read {path}: {error}") from None
+    if not content.strip():
+        raise DataError(f"{path} is empty")
+    found = []
+    for number, line in enumerate(content.removesuffix(b"\n").split(b"\n"), 1):
+        try:
+            found.append(line.decode("utf-8").removesuffix("\r"))
+        except UnicodeDecodeError as error:
+            raise DataError(f"{path}, line {number}: not UTF-8 ({error.reason}); save the file as UTF-8") from None
+    return found
+
+
+def columns(path: Path, count: int, names: str) -> list[list[str]]:
+    """Tab-separated lines of ``count`` filled columns; blank lines are left out."""
+    rows = []
+    for number, line in enumerate(lines(path), 1):
+        if not line.strip():
+            continue
+        row = line.split("\t")
+        if len(row) != count:
+            raise DataError(f"{path}, line {number}: {len(row)} columns where {names} are {count}, tab-separated")
+        if empty := [name for name, cell in zip(names.split(", "), row, strict=True) if not cell.strip()]:
+            raise DataError(f"{path}, line {number}: {empty[0]} is empty")
+        rows.append(row)
+    return rows
+
+
+def parallel(source: Path, target: Path) -> list[tuple[str, str]]:
+    """Pairs of two files, line by line."""
+    left, right = lines(source), lines(target)
+    if len(left) != len(right):
+        raise DataError(f"{source} has {len(left)} lines and {target} has {len(right)}: they must be parallel")
+    for number, (one, other) in enumerate(zip(left, right, strict=True), 1):
+        for path, line in ((source, one), (target, other)):
+            if not line.strip():
+                raise DataError(f"{path}, line {number}: empty, and its partner is not; remove both lines")
+    return list(zip(left, right, strict=True))

@@ -1,0 +1,146 @@
+"""The figures of a trained model: how good its outputs are, how sparse it is, and when its search was exact."""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from ...analysis import Recording, measures, record
+from ..kit.batches import in_order
+from .codec import EOS, PAD, Codec, Symbols
+from .exact import exact
+from .examples import Examples
+from .model import Seq2Seq
+from .search import Found, beam
+from .settings import Search
+
+PROVED = 50  # examples of exact search
+RECORDED = 32  # examples whose attention is measured
+
+
+def evaluate(
+    model: Seq2Seq, codec: Codec, examples: Examples, search: Search, budget: int, show: Callable[[str], None]
+) -> dict[str, Any]:
+    """All figures of a split. Outputs are those of a beam; ``show`` gets a line of progress."""
+    model.eval()
+    began = time.perf_counter()
+    found = decode(model, examples, search, budget, show)
+    seconds = time.perf_counter() - began
+    outputs = [codec.text(one.best.tokens) for one in found]
+    wanted = [codec.text(target) for target in examples.target]
+    figures: dict[str, Any] = {
+        "examples": len(examples),
+        "accuracy": statistics.fmean(one == other for one, other in zip(outputs, wanted, strict=True)),
+        "edit distance": statistics.fmean(edits(one, other) for one, other in zip(outputs, wanted, strict=True)),
+        **scores(outputs, wanted),
+        "beam proved exact": statistics.fmean(one.exact for one in found),
+        "empty outputs": statistics.fmean(not output for output in outputs),
+        "sentences a second": len(examples) / seconds,
+    }
+    if search.exact_budget:
+        figures |= proved(model, examples, search, found, show)
+    figures["next tokens a step"] = next_tokens(model, examples, budget)
+    figures |= attention_figures(model, codec, examples)
+    if isinstance(codec, Symbols):
+        figures["accuracy by language"] = by_language(examples, outputs, wanted)
+    return figures
+
+
+def decode(model: Seq2Seq, examples: Examples, search: Search, budget: int, show: Callable[[str], None]) -> list[Found]:
+    """The beam's outputs in the order of the examples."""
+    found: list[Found | None] = [None] * len(examples)
+    done = 0
+    for indices in in_order(examples.sizes, max(1, budget // search.beam)):
+        source = examples.batch(indices).source
+        for index, one in zip(indices, beam(model, source, search.beam, search.longest), strict=True):
+            found[index] = one
+        done += len(indices)
+        show(f"decoded {done} of {len(examples)}")
+    return [one for one in found if one is not None]
+
+
+def proved(
+    model: Seq2Seq, examples: Examples, search: Search, found: Sequence[Found], show: Callable[[str], None]
+) -> dict[str, float]:
+    """Exact search of the first examples: how often it ends in its budget, and how often the beam had the best."""
+    results = []
+    for index in range(min(PROVED, len(examples))):
+        source = torch.tensor([*examples.source[index], EOS])
+        results.append(exact(model, source, search.longest, search.exact_budget, found[index].best))
+        show(f"searched {index + 1} of {min(PROVED, len(examples))} exactly")
+    sure = [(one, other) for one, other in zip(results, found, strict=False) if one.exact]
+    share = statistics.fmean(one.best.tokens == other.best.tokens for one, other in sure) if sure else math.nan
+    return {"exact search ended": len(sure) / len(results), "beam was the best there": share}
+
+
+@torch.no_grad()
+def next_tokens(model: Seq2Seq, examples: Examples, budget: int) -> float:
+    """How many tokens have a probability above 0 at a step of the right output."""
+    possible = steps = 0
+    for indices in in_order(examples.sizes[:200], budget):
+        batch = examples.batch(indices)
+        real = batch.wanted != PAD
+        possible += int((model.output(model(batch.source, batch.entered)[real]) > 0).sum())
+        steps += int(real.sum())
+    return possible / steps
+
+
+def recorded(model: Seq2Seq, codec: Codec, examples: Examples, count: int = RECORDED) -> Recording:
+    """The attention of the first examples, each with its right output."""
+    indices = list(range(0, len(examples), max(1, len(examples) // count)))[:count]
+    batch = examples.batch(indices)
+    sources = [[*codec.tokens(examples.source[index]), "</s>"] for index in indices]
+    targets = [["<s>", *codec.tokens(examples.target[index])] for index in indices]
+    model.eval()
+    with torch.no_grad(), record(model, sources, targets) as recording:
+        model(batch.source, batch.entered)
+    return recording
+
+
+def attention_figures(model: Seq2Seq, codec: Codec, examples: Examples) -> dict[str, Any]:
+    """Per kind of attention: attended tokens, density, α and diversity of the heads."""
+    heads: dict[str, list[Any]] = defaultdict(list)
+    for row in measures(recorded(model, codec, examples)):
+        heads[row.kind].append(row)
+    figures: dict[str, Any] = {}
+    for kind, rows in heads.items():
+        figures[f"attended tokens ({kind})"] = statistics.fmean(row.support for row in rows)
+        figures[f"density ({kind})"] = statistics.fmean(row.density for row in rows)
+        if all(row.alpha is not None for row in rows):
+            figures[f"alpha ({kind})"] = [round(row.alpha, 3) for row in rows]
+        if all(row.diversity is not None for row in rows):
+            figures[f"diversity ({kind})"] = statistics.fmean(row.diversity for row in rows)
+    return figures
+
+
+def scores(outputs: list[str], wanted: list[str]) -> dict[str, float]:
+    """Corpus BLEU and chrF of sacrebleu."""
+    import sacrebleu
+
+    return {
+        "BLEU": sacrebleu.corpus_bleu(outputs, [wanted]).score,
+        "chrF": sacrebleu.corpus_chrf(outputs, [wanted]).score,
+    }
+
+
+def edits(one: str, other: str) -> int:
+    """The Levenshtein distance of two texts, in characters."""
+    row = list(range(len(other) + 1))
+    for i, letter in enumerate(one, 1):
+        before, row[0] = row[0], i
+        for j, wanted in enumerate(other, 1):
+            before, row[j] = row[j], min(row[j] + 1, row[j - 1] + 1, before + (letter != wanted))
+    return row[-1]
+
+
+def by_language(examples: Examples, outputs: list[str], wanted: list[str]) -> dict[str, float]:
+    right: dict[str, list[bool]] = defaultdict(list)
+    for (source, _), one, other in zip(examples.texts, outputs, wanted, strict=True):
+        right[source.partition("\t")[0]].append(one == other)
+    return {language: statistics.fmean(marks) for language, marks in right.items()}

@@ -1,0 +1,109 @@
+"""A bidirectional LSTM encoder and an attention LSTM decoder with input feeding."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ...attention import AttentionCore
+from .codec import PAD
+from .model import Seq2Seq
+from .output import Output
+from .settings import Choice
+
+
+@dataclass(frozen=True)
+class LstmState:
+    memory: Tensor  # (B, S, width), the encoded source
+    real: Tensor  # (B, S), where it is not padding
+    cells: tuple[Tensor, Tensor]  # (layers, B, width) each
+    feed: Tensor  # (B, width), what the last step saw
+
+    def chosen(self, rows: Tensor) -> LstmState:
+        return LstmState(
+            self.memory[rows],
+            self.real[rows],
+            (self.cells[0][:, rows], self.cells[1][:, rows]),
+            self.feed[rows],
+        )
+
+
+def mapping_of(choice: Choice) -> dict[str, Any]:
+    """The words by which an attention layer knows a choice."""
+    if choice.mapping == "entmax":
+        return {"mapping": "entmax", "alpha": choice.alpha}
+    return {"mapping": choice.mapping, **({"rate": choice.rate} if choice.mapping == "rsoftmax" else {})}
+
+
+class Lstm(Seq2Seq):
+    """Reads characters and tags in both directions, and writes characters, looking back at each step.
+
+    Args:
+        size: of the vocabulary, which source and target share.
+        width: of hidden states and embeddings, even.
+        layers: of encoder and decoder.
+        dropout: on embeddings and between layers.
+        attention: the mapping of the attention.
+        output: that of the output.
+        tied: score the output with the embedding.
+
+    Reference: Luong, Pham and Manning, Effective Approaches to Attention-based NMT, 2015; Peters, Niculae and Martins,
+    Sparse Sequence-to-Sequence Models, ACL 2019.
+    """
+
+    def __init__(
+        self, size: int, width: int, layers: int, dropout: float, attention: Choice, output: Choice, tied: bool
+    ) -> None:
+        super().__init__()
+        if width % 2:
+            raise ValueError(f"Lstm: width must be even, for two directions, got {width}")
+        self.embedding = nn.Embedding(size, width, PAD)
+        nn.init.normal_(self.embedding.weight, std=width**-0.5)
+        between = dropout if layers > 1 else 0.0
+        self.encoder = nn.LSTM(width, width // 2, layers, batch_first=True, dropout=between, bidirectional=True)
+        self.decoder = nn.LSTM(2 * width, width, layers, batch_first=True, dropout=between)
+        self.bridge = nn.Linear(width, width)
+        self.look = nn.Linear(width, width, bias=False)
+        self.context = AttentionCore(1, **mapping_of(attention))
+        self.mix = nn.Linear(2 * width, width)
+        self.dropout = nn.Dropout(dropout)
+        self.output = Output(width, size, output, self.embedding if tied else None)
+
+    def start(self, source: Tensor) -> LstmState:
+        real = source != PAD
+        embedded = self.dropout(self.embedding(source))
+        packed = nn.utils.rnn.pack_padded_sequence(embedded, real.sum(1).cpu(), True, enforce_sorted=False)
+        states, (last, _) = self.encoder(packed)
+        memory, _ = nn.utils.rnn.pad_packed_sequence(states, True, total_length=source.shape[1])
+        layers = self.decoder.num_layers
+        both = last.view(layers, 2, len(source), -1).transpose(1, 2).flatten(2)  # (layers, B, width)
+        begin = torch.tanh(self.bridge(both))
+        return LstmState(memory, real, (begin, torch.zeros_like(begin)), memory.new_zeros(memory.shape[::2]))
+
+    def advance(self, tokens: Tensor, state: LstmState) -> tuple[Tensor, LstmState, Tensor]:
+        return self._step(self.dropout(self.embedding(tokens)), self.look(state.memory).unsqueeze(1), state)
+
+    def hidden(self, source: Tensor, entered: Tensor) -> Tensor:
+        state = self.start(source)
+        keys = self.look(state.memory).unsqueeze(1)
+        embedded = self.dropout(self.embedding(entered))
+        seen = []
+        for step in range(entered.shape[1]):
+            hidden, state, _ = self._step(embedded[:, step], keys, state)
+            seen.append(hidden)
+        return torch.stack(seen, 1)
+
+    def _step(self, embedded: Tensor, keys: Tensor, state: LstmState) -> tuple[Tensor, LstmState, Tensor]:
+        out, cells = self.decoder(torch.cat([embedded, state.feed], -1).unsqueeze(1), state.cells)
+        context, weights = self.context(
+            out.unsqueeze(1),
+            keys,
+            state.memory.unsqueeze(1),
+            attn_mask=state.real[:, None, None],
+            return_weights=True,
+        )
+        feed = torch.tanh(self.mix(torch.cat([out.squeeze(1), context[:, 0, 0]], -1)))
+        return self.dropout(feed), LstmState(state.memory, state.real, cells, feed), weights[:, 0, 0]

@@ -1,0 +1,112 @@
+"""What both recipes do alike once their data are pairs of texts and their model is a Seq2Seq."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ..kit.batches import in_order
+from ..kit.recipe import DataError, Recipe
+from ..kit.runs import Run
+from . import codec as codecs
+from .codec import EOS, Codec
+from .evaluate import evaluate
+from .examples import Examples, padded
+from .model import Seq2Seq
+from .report import report
+from .search import beam
+from .task import Task
+
+Pairs = list[tuple[str, str]]
+
+
+class TextRecipe(Recipe):
+    """A recipe on pairs of texts."""
+
+    @abstractmethod
+    def pairs(self, settings: Any, split: str) -> Pairs:
+        """The (source, target) texts of train, val or test."""
+
+    @abstractmethod
+    def learn(self, settings: Any, pairs: Pairs) -> Codec:
+        """A codec from training pairs."""
+
+    @abstractmethod
+    def build(self, settings: Any, codec: Codec) -> Seq2Seq:
+        """A fresh model."""
+
+    def longest(self, settings: Any) -> int | None:
+        """Training examples with more tokens are left out; none for all."""
+        return None
+
+    def judged(self, settings: Any) -> int:
+        """How many validation examples are decoded during training."""
+        return 200
+
+    def start(self, settings: Any, run: Run) -> Task:
+        """A fresh task; its codec is saved in the run's folder."""
+        train, val = self.pairs(settings, "train"), self.pairs(settings, "val")
+        codec = self.learn(settings, train)
+        codec.save(run.folder)
+        return self._task(settings, codec, train, val)
+
+    def reopen(self, settings: Any, run: Run) -> Task:
+        return self._task(settings, codecs.load(run.folder), self.pairs(settings, "train"), self.pairs(settings, "val"))
+
+    def restore(self, settings: Any, run: Run, checkpoint: Path) -> Task:
+        """The trained task, without its data."""
+        task = self._task(settings, codecs.load(run.folder), [], [])
+        state = torch.load(checkpoint, map_location="cpu", weights_only=False)["state_dict"]
+        task.load_state_dict(state)
+        return task.eval()
+
+    def _task(self, settings: Any, codec: Codec, train: Pairs, val: Pairs) -> Task:
+        torch.manual_seed(settings.train.seed)
+        model = self.build(settings, codec)
+        examples = Examples.of(train, codec)
+        limit = self.longest(settings)
+        kept = examples if limit is None else examples.within(limit)
+        if train and not len(kept):
+            raise DataError(f"all {len(train)} training pairs have more than data.longest={limit} tokens")
+        smoothing, judged = settings.model.smoothing, self.judged(settings)
+        return Task(
+            model, codec, kept, Examples.of(val, codec), settings.train, smoothing, judged, settings.search.longest
+        )
+
+    def evaluate(self, task: Task, settings: Any, split: str, show: Callable[[str], None]) -> dict[str, Any]:
+        examples = Examples.of(self.pairs(settings, split), task.codec)
+        return evaluate(task.model, task.codec, examples, settings.search, settings.train.batch_tokens, show)
+
+    def report(self, task: Task, settings: Any, run: Run, folder: Path) -> list[Path]:
+        examples = Examples.of(self.pairs(settings, "val"), task.codec)
+        return report(task.model, task.codec, examples, run, folder)
+
+    def predict(self, task: Task, settings: Any, lines: Iterable[str]) -> Iterator[str]:
+        """For each source its best output, in order. Sources are decoded in groups of similar length."""
+        waiting: list[str] = []
+        for line in lines:
+            waiting.append(self.read(line))
+            if len(waiting) == 256:
+                yield from self._outputs(task, settings, waiting)
+                waiting = []
+        if waiting:
+            yield from self._outputs(task, settings, waiting)
+
+    def read(self, line: str) -> str:
+        """A line of input as a source."""
+        if not line.strip():
+            raise DataError("a line of the input is empty")
+        return line
+
+    def _outputs(self, task: Task, settings: Any, sources: list[str]) -> list[str]:
+        rows = [[*task.codec.source(source), EOS] for source in sources]
+        outputs = [""] * len(rows)
+        for indices in in_order([len(row) for row in rows], settings.train.batch_tokens):
+            found = beam(task.model, padded([rows[i] for i in indices]), settings.search.beam, settings.search.longest)
+            for index, one in zip(indices, found, strict=True):
+                outputs[index] = task.codec.text(one.best.tokens)
+        return outputs

@@ -1,0 +1,113 @@
+"""Beam search that knows when it is exact: zeros are never followed, and what it drops is remembered as a bound."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from .codec import BOS, EOS, PAD, UNK
+from .model import Seq2Seq
+
+NEVER = [PAD, BOS, UNK]  # no output has these
+
+
+@dataclass(frozen=True)
+class Hypothesis:
+    """An output: its tokens without </s>, its log-probability with </s>, and its attention, one row per token."""
+
+    tokens: tuple[int, ...]
+    log_prob: float
+    attention: Tensor | None = None  # (tokens + 1, S)
+
+
+@dataclass(frozen=True)
+class Found:
+    """The outputs of one source, best first; ``exact`` says that the first is provably the most probable of all."""
+
+    hypotheses: list[Hypothesis]
+    exact: bool
+    opened: int = 0  # how many prefixes were continued
+
+    @property
+    def best(self) -> Hypothesis:
+        return self.hypotheses[0]
+
+
+@torch.no_grad()
+def beam(model: Seq2Seq, source: Tensor, width: int, longest: int) -> list[Found]:
+    """The best outputs of sources (B, S), at most ``longest`` tokens each; ``width`` = 1 is greedy search.
+
+    A prefix is at least as probable as any output that it begins. So the best output found is the best of all if it is
+    at least as probable as every prefix that was dropped or is still open; sparse outputs, whose other continuations
+    have probability 0, often reach that.
+    """
+    batch, device = len(source), source.device
+    state = model.start(source)
+    rows = torch.arange(batch, device=device)  # of which source each live hypothesis is
+    logs = torch.zeros(batch, device=device, dtype=torch.float64)
+    last = torch.full((batch,), BOS, device=device)
+    history: list[tuple[list[int], list[Tensor]]] = [([], []) for _ in range(batch)]
+    done: list[list[Hypothesis]] = [[] for _ in range(batch)]
+    dropped = [-math.inf] * batch  # the best log-probability of what was given up
+    opened = [0] * batch
+    for step in range(longest + 1):
+        hidden, state, seen = model.advance(last, state)
+        step_logs = forbidden(model.output.log_probs(hidden).double())
+        kept_rows, kept_tokens, kept_logs = [], [], []
+        for one in rows.unique().tolist():
+            mine = (rows == one).nonzero().flatten()
+            opened[one] += len(mine)
+            total = (logs[mine, None] + step_logs[mine]).flatten()
+            some = min(2 * width + 1, total.numel())  # each hypothesis may end, and as many others go on
+            top, places = total.topk(some)
+            live = 0
+            if some < total.numel():  # the last stands for all that are not among them
+                dropped[one] = max(dropped[one], top[-1].item())
+            for value, place in zip(top.tolist(), places.tolist(), strict=True):
+                if value == -math.inf:
+                    break
+                row, token = int(mine[place // step_logs.shape[1]]), place % step_logs.shape[1]
+                if token == EOS:
+                    tokens, attention = history[row]
+                    done[one].append(Hypothesis(tuple(tokens), value, torch.stack([*attention, seen[row]])))
+                elif live < width and step < longest:
+                    live += 1
+                    kept_rows.append(row)
+                    kept_tokens.append(token)
+                    kept_logs.append(value)
+                else:
+                    dropped[one] = max(dropped[one], value)
+            done[one].sort(key=lambda hypothesis: -hypothesis.log_prob)
+            del done[one][width:]
+        keep = [
+            index for index, row in enumerate(kept_rows) if not _settled(done[int(rows[row])], kept_logs[index], width)
+        ]
+        if not keep:
+            break
+        chosen = torch.tensor([kept_rows[index] for index in keep], device=device)
+        last = torch.tensor([kept_tokens[index] for index in keep], device=device)
+        logs = torch.tensor([kept_logs[index] for index in keep], device=device, dtype=torch.float64)
+        history = [
+            ([*history[row][0], token], [*history[row][1], seen[row]])
+            for row, token in zip(chosen.tolist(), last.tolist(), strict=True)
+        ]
+        rows = rows[chosen]
+        state = state.chosen(chosen)
+    return [
+        Found(found or [Hypothesis((), -math.inf)], bool(found) and found[0].log_prob >= bound, count)
+        for found, bound, count in zip(done, dropped, opened, strict=True)
+    ]
+
+
+def forbidden(logs: Tensor) -> Tensor:
+    """Padding, <s> and <unk> are no outputs: their log-probabilities are -inf."""
+    logs[..., NEVER] = -math.inf
+    return logs
+
+
+def _settled(done: list[Hypothesis], open_log: float, width: int) -> bool:
+    """Whether a prefix cannot get among the ``width`` best outputs any more."""
+    return len(done) == width and done[-1].log_prob >= open_log

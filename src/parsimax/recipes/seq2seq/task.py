@@ -1,0 +1,71 @@
+"""A sequence-to-sequence model in training: its loss, and what is measured on the way."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ..kit.batches import in_order
+from ..kit.recipe import Train
+from ..kit.training import Trained
+from .codec import PAD, Codec
+from .examples import Batch, Examples
+from .model import Seq2Seq
+from .search import beam
+
+
+class Task(Trained):
+    """Trains ``model`` on ``train`` and validates it on ``val``, both in numbers of ``codec``.
+
+    Args:
+        model: what learns.
+        codec: texts ↔ numbers.
+        train: training examples; none for a model that only predicts.
+        val: validation examples.
+        settings: of training.
+        smoothing: of the labels.
+        judged: how many validation examples are decoded each time; the loss is that of all.
+        longest: tokens of an output at most.
+    """
+
+    monitor = "val/accuracy"
+    mode = "max"
+
+    def __init__(
+        self,
+        model: Seq2Seq,
+        codec: Codec,
+        train: Examples,
+        val: Examples,
+        settings: Train,
+        smoothing: float,
+        judged: int,
+        longest: int,
+    ) -> None:
+        super().__init__(settings, train.sizes, train.batch)
+        self.model, self.codec, self.val = model, codec, val
+        self.smoothing, self.judged, self.longest = smoothing, judged, longest
+
+    def loss(self, batch: Batch) -> Tensor:
+        return self.model.loss(batch, self.smoothing)
+
+    @torch.no_grad()
+    def validate(self) -> dict[str, float]:
+        """Loss per token, and the share of examples whose greedy output is right."""
+        budget = self.train_settings.batch_tokens
+        total = tokens = 0.0
+        for indices in in_order(self.val.sizes, budget):
+            batch = Batch(*(part.to(self.device) for part in self.val.batch(indices)))
+            count = int((batch.wanted != PAD).sum())
+            total += self.model.loss(batch, self.smoothing).item() * count
+            tokens += count
+        right = judged = 0
+        sizes = self.val.sizes
+        spread = list(range(0, len(sizes), max(1, len(sizes) // self.judged)))  # data may be sorted, say by language
+        for places in in_order([sizes[index] for index in spread], budget):
+            indices = [spread[place] for place in places]
+            source = self.val.batch(indices).source.to(self.device)
+            for index, found in zip(indices, beam(self.model, source, 1, self.longest), strict=True):
+                right += list(found.best.tokens) == self.val.target[index]
+                judged += 1
+        return {"accuracy": right / judged, "loss": total / tokens}

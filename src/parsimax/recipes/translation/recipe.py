@@ -1,0 +1,55 @@
+"""The recipe ``translation``: parallel text, byte-pair pieces, a Transformer."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from pathlib import Path
+
+from ..kit import text
+from ..seq2seq import numbers
+from ..seq2seq.codec import Codec, Pieces
+from ..seq2seq.model import Seq2Seq
+from ..seq2seq.recipe import Pairs, TextRecipe
+from ..seq2seq.transformer import Shape, Transformer
+from .settings import Settings
+
+FILES = {
+    "train": ["train"],
+    "val": ["val", "valid", "dev"],
+    "test": ["test", "test_2016_flickr", "test2016", "newstest"],
+}
+
+
+class Translation(TextRecipe):
+    name = "translation"
+
+    def pairs(self, settings: Settings, split: str) -> Pairs:
+        data = settings.data
+        if data.root is None:
+            return embedded()[split]
+        source, target = (self._file(data.root, split, language) for language in (data.source, data.target))
+        return text.parallel(source, target)
+
+    @staticmethod
+    def _file(root: Path, split: str, language: str) -> Path:
+        return text.find(root, [f"{name}.{language}" for name in FILES[split]])
+
+    def learn(self, settings: Settings, pairs: Pairs) -> Codec:
+        return Pieces.learn(pairs, settings.data.vocabulary, settings.data.lowercase)
+
+    def longest(self, settings: Settings) -> int | None:
+        return settings.data.longest
+
+    def build(self, settings: Settings, codec: Codec) -> Seq2Seq:
+        own = settings.model
+        shape = Shape(own.width, own.heads, own.layers, own.inner, own.dropout)
+        return Transformer(codec.size, shape, own.encoder, own.decoder, own.context, own.output, own.tied)
+
+
+@lru_cache(1)
+def embedded() -> dict[str, Pairs]:
+    """Number words, English → German."""
+    return numbers.splits()
+
+
+RECIPE = Translation()

@@ -1,0 +1,212 @@
+"""Every recipe through the real command line: a few steps, killed and resumed, evaluated, compared, looked at."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from parsimax import cli
+from parsimax.recipes import RECIPES, find
+from parsimax.recipes.kit.settings import changed, from_yaml
+
+COMMAND = [str(Path(sys.executable).with_name("parsimax"))]
+TINY = {
+    "translation": ["width=16", "inner=16", "layers=1", "heads=2", "batch_tokens=512", "beam=2", "exact_budget=20"],
+    "inflection": ["width=16", "layers=1", "batch_tokens=512", "beam=2", "exact_budget=20"],
+}
+QUICK = ["steps=6", "eval_every=3", "tensorboard=false", "longest=5"]
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("PARSIMAX_RUN", raising=False)
+
+
+def quick(name):
+    words = [*TINY[name], *QUICK]
+    return [word.replace("longest", "search.longest") for word in words]
+
+
+def weights(run):
+    return torch.load(Path(run) / "checkpoints" / "last.ckpt", weights_only=False)["state_dict"]
+
+
+def small_data(root):
+    """Parallel text and inflection in their standard formats."""
+    root.mkdir()
+    for split, count in (("train", 40), ("val", 8), ("test", 8)):
+        for language, word in (("en", "house"), ("de", "Haus")):
+            lines = [f"{word} number {index % 7} of {split}" for index in range(count)]
+            (root / f"{split}.{language}").write_text("\n".join(lines))
+    for language in ("aa", "bb"):
+        for part, count in (("train-medium", 30), ("dev", 6), ("test", 6)):
+            lines = [f"wort{index}\tworte{index}\tN;PL" for index in range(count)]
+            (root / f"{language}-{part}").write_text("\n".join(lines))
+    return root
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_a_recipe_from_training_to_report(name, tmp_path, capsys, monkeypatch):
+    data = small_data(tmp_path / "data")
+    words = [*quick(name), f"data.root={data}", *(["vocabulary=60"] if name == "translation" else [])]
+    assert cli.main(["train", name, *words]) == 0
+    run = Path("runs") / name / "0001"
+    said = capsys.readouterr().out
+    assert str(run) in said and "accuracy" in said and "beam proved exact" in said
+    assert {path.name for path in run.iterdir()} >= {
+        "config.yaml",
+        "run.json",
+        "metrics.csv",
+        "results.json",
+        "checkpoints",
+    }
+    assert json.loads((run / "run.json").read_text())["versions"]["torch"] == torch.__version__
+    assert cli.main(["eval", str(run)]) == 0
+    said = capsys.readouterr().out
+    assert "next tokens a step" in said and "test" in said
+    assert name == "translation" or "aa 0" in said
+    line = "house number 1" if name == "translation" else "aa\twort1\tN;PL"
+    monkeypatch.setattr(sys, "stdin", [f"{line}\n"] * 3)
+    assert cli.main(["predict", str(run)]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == 3
+    assert cli.main(["compare", str(run), str(run), "--split", "test"]) == 0
+    assert capsys.readouterr().out.splitlines()[0].split() == [str(run), str(run)]
+    assert cli.main(["report", str(run)]) == 0
+    written = [Path(line) for line in capsys.readouterr().out.splitlines()]
+    assert {path.suffix for path in written} == {".png", ".html"} and all(
+        path.stat().st_size > 1000 for path in written
+    )
+
+
+def test_the_embedded_data_and_every_mapping(capsys):
+    """Without a path; and each mapping in attention and output."""
+    for index, mapping in enumerate(("softmax", "sparsemax", "rsoftmax", "entmax")):
+        name = ("inflection", "translation")[index % 2]
+        kinds = ("attention", "output") if name == "inflection" else ("encoder", "decoder", "context", "output")
+        words = [word for kind in kinds for word in (f"model.{kind}.mapping={mapping}", f"model.{kind}.alpha=learned")]
+        steps = ["steps=1", "eval_every=1", "search.longest=2", "exact_budget=0", "smoothing=0.1"]
+        assert cli.main(["train", name, *TINY[name][:-1], *steps, *words]) == 0, capsys.readouterr().err
+
+
+SIXTY = [
+    *TINY["translation"][:-1],
+    "exact_budget=0",
+    "steps=60",
+    "eval_every=10",
+    "tensorboard=false",
+    "search.longest=3",
+]
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """A run that was left alone."""
+    folder = tmp_path_factory.mktemp("runs") / "whole"
+    subprocess.run([*COMMAND, "train", "translation", *SIXTY, "--run", str(folder)], check=True, capture_output=True)
+    return folder
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
+def test_killed_in_mid_epoch_and_resumed_it_ends_with_the_same_weights(how, whole, tmp_path):
+    call = [*COMMAND, "train", "translation", *SIXTY, "--run", "broken"]
+    process = subprocess.Popen(call, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    last = tmp_path / "broken" / "checkpoints" / "last.ckpt"
+    deadline = time.monotonic() + 120
+    while not last.exists():
+        assert time.monotonic() < deadline and process.poll() is None, process.communicate()
+        time.sleep(0.02)
+    process.send_signal(how)
+    _, errors = process.communicate()
+    if how == signal.SIGINT and process.returncode:
+        assert process.returncode == 130 and "--resume" in errors and "Traceback" not in errors
+    step = torch.load(last, weights_only=False)["global_step"]
+    assert step >= 10
+    subprocess.run([*COMMAND, "train", "--resume", "broken"], check=True, capture_output=True)
+    alone, broken = weights(whole), weights("broken")
+    assert alone.keys() == broken.keys()
+    for name, value in alone.items():
+        assert torch.equal(value, broken[name]), f"{name} differs after resuming at step {step}"
+    rows = [(Path(run) / "metrics.csv").read_text().splitlines() for run in (whole, "broken")]
+    ends = [[row for row in lines if row.partition(",")[0] in ("19", "39", "59")] for lines in rows]
+    assert ends[0] == ends[1]
+
+
+def test_two_processes():
+    words = [*quick("translation"), "devices=2", "strategy=ddp", "steps=3"]
+    words.remove("steps=6")
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    call = [*COMMAND, "train", "translation", *words, "--run", "both"]
+    run = subprocess.run(call, capture_output=True, text=True, env=environment, timeout=300)
+    assert run.returncode == 0, run.stderr
+    assert "accuracy" in run.stdout and run.stdout.count("run: both") == 1
+    assert torch.load("both/checkpoints/last.ckpt", weights_only=False)["global_step"] == 3
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        (["train", "translaton"], "did you mean translation?"),
+        (["train"], "parsimax list"),
+        (["train", "translation", "widht=3"], "did you mean model.width?"),
+        (["train", "translation", "mapping"], "write key=value"),
+        (["train", "translation", "data.root=/no/such"], "is not a folder"),
+        (["train", "translation", "model.width=7", "model.heads=2"], "7"),
+        (["train", "--resume", "nothing"], "is not the folder of a run"),
+        (["train", "inflection", "--resume", "x"], "takes no recipe"),
+        (["eval", "."], "is not the folder of a run"),
+        (["config", "nothing"], "there is inflection, translation"),
+        (["train", "translation", "--config", "none.yaml", "steps=1"], "cannot read none.yaml"),
+    ],
+)
+def test_mistakes_are_told_in_one_line(arguments, message, capsys):
+    assert cli.main(arguments) == 2
+    error = capsys.readouterr().err
+    assert message in error and error.count("\n") == 1
+    assert not Path("runs").exists() or not any(Path("runs").glob("*/*")), "nothing was begun"
+
+
+@pytest.mark.parametrize(
+    "name, file, content, message",
+    [
+        ("inflection", "aa-train-medium", "lemma\tform\n", "aa-train-medium, line 1: 2 columns"),
+        ("inflection", "aa-dev", "", "aa-dev is empty"),
+        ("inflection", "bb-train-medium", "a\t\tN\n", "bb-train-medium, line 1: form is empty"),
+        ("translation", "train.de", "x\n" * 39 + "\n", "train.de"),
+        ("translation", "val.en", "x\n", "val.en has 1 lines and"),
+        ("translation", "train.en", b"caf\xe9\n" * 40, "train.en, line 1: not UTF-8"),
+    ],
+)
+def test_bad_data_is_refused_before_training(name, file, content, message, tmp_path, capsys):
+    data = small_data(tmp_path / "data")
+    (data / file).write_bytes(content if isinstance(content, bytes) else content.encode())
+    assert cli.main(["train", name, *quick(name), f"data.root={data}"]) == 2
+    assert message in capsys.readouterr().err
+    assert not any(Path("runs").glob("*/*")), "an empty run was left behind"
+
+
+def test_list_and_config_do_not_wait_for_torch():
+    for arguments in (["list"], ["config", "inflection"]):
+        code = f"import sys; sys.argv[0] = 'parsimax'; from parsimax.cli import main; main({arguments})"
+        code += "; print('torch' in sys.modules)"
+        run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+        *lines, loaded = run.stdout.splitlines()
+        assert loaded == "False"
+        if arguments == ["list"]:
+            assert [line.split()[0] for line in lines] == list(RECIPES)
+        else:
+            assert any(line.startswith("train.seed=1 ") for line in lines)
+
+
+@pytest.mark.parametrize(
+    "path", sorted(Path(cli.__file__).parent.glob("recipes/*/configs/*.yaml")), ids=lambda p: p.stem
+)
+def test_every_shipped_config_fits_its_recipe(path):
+    settings = find(path.parent.parent.name).settings()
+    assert changed(settings, from_yaml(path)) != settings
