@@ -174,11 +174,21 @@ def test_odd_recordings_draw():
         figures.alpha(Recording.from_weights([attention(1, 2, 3, 3)]))
 
 
-def test_the_page_on_analysis_runs():
+def test_what_is_not_there_is_not_drawn(recording):
+    wrong = r"of layer model\.decoder\.0\.cross_attn: head must be between 0 and 2, got 9"
+    with pytest.raises(IndexError, match=wrong):
+        figures.attention(recording, 2, head=9)
+    with pytest.raises(IndexError, match="example must be between 0 and 1, got 9"):
+        figures.attention(recording, example=9)
+
+
+@pytest.mark.parametrize(("name", "count"), [("analysis", 6), ("report", 1)])
+def test_the_pages_on_analysis_run(name, count, tmp_path, monkeypatch):
     pytest.importorskip("transformers")
-    page = Path(__file__).parent.parent / "docs" / "analysis.md"
+    monkeypatch.chdir(tmp_path)
+    page = Path(__file__).parent.parent / "docs" / f"{name}.md"
     blocks = re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.S)
-    assert len(blocks) > 5
+    assert len(blocks) >= count
     names: dict = {}  # a later block goes on from an earlier one
     for block in blocks:
         exec(compile(block, page.name, "exec"), names)

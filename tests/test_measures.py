@@ -77,6 +77,50 @@ def test_softmax_is_dense_even_if_causal():
     assert [row.support for row in table] == [5.0] * 3
 
 
+@pytest.mark.parametrize("mapping", ["softmax", "sparsemax"])
+def test_density_is_the_share_of_keys_that_a_mask_allows(mapping):
+    core, (query, key) = parsimax.AttentionCore(2, mapping), torch.randn(2, 3, 2, 9, 8)
+    distance = torch.arange(9).view(-1, 1) - torch.arange(9)
+    by_head = torch.stack([(distance >= 0) & (distance < 4), distance.abs() < 3])
+    for mask in (distance.abs() < 3, by_head, torch.where(by_head, 0.0, torch.finfo(torch.float32).min)):
+        with analysis.record(core) as recording:
+            weights = core(query, key, key, attn_mask=mask, return_weights=True)[1]
+        visible = (mask if mask.dtype == torch.bool else mask == 0).expand(2, 9, 9).sum(-1)
+        expected = ((weights > 0).sum(-1).double() / visible).mean((0, 2))
+        torch.testing.assert_close(analysis.measures(recording).matrix("density")[0], expected, **CLOSE)
+        if mapping == "softmax":
+            assert f"{recording!r}".endswith("density 1.00)")
+
+
+def test_a_layer_that_may_look_ahead_is_not_causal_by_chance():
+    core, x = parsimax.AttentionCore(1, "sparsemax"), 9 * torch.eye(4)[None, None]
+    with analysis.record(core) as recording:
+        core(x, x, x)  # each token looks at itself only
+    assert not recording.causal(0) and analysis.measures(recording)[0].density == 0.25
+    weights = {"decoder.0": torch.eye(4)[None, None], "encoder.0": torch.eye(4)[None, None]}
+    below = sum(1 / n for n in (1, 2, 3, 4)) / 4
+    for causal, expected in ((None, (below, below)), (True, (below, 0.25)), (False, (0.25, 0.25))):
+        told = Recording.from_weights(weights, causal=causal)
+        assert analysis.measures(told).matrix("density").flatten().tolist() == pytest.approx(expected)
+    left = Recording.from_weights([torch.eye(4)[None, None]], attention_mask=torch.tensor([[0, 1, 1, 1]]), causal=True)
+    assert analysis.measures(left)[0].density == pytest.approx((1 + 1 / 2 + 1 / 3) / 3)
+
+
+def test_a_query_that_sees_nothing_but_has_weights_is_dense():
+    core, x = parsimax.AttentionCore(1, "softmax"), torch.randn(1, 1, 3, 4)
+    mask = torch.zeros(3, 3)
+    mask[1] = torch.finfo(torch.float32).min
+    with analysis.record(core) as recording:
+        core(x, x, x, attn_mask=mask)
+    assert analysis.measures(recording)[0].density == 1.0
+
+
+@pytest.mark.parametrize("threshold", [7, -0.1, math.nan])
+def test_thresholds_are_shares(threshold):
+    with pytest.raises(ValueError, match=r"roles: threshold must be in \[0, 1\], got"):
+        analysis.roles(Recording.from_weights([torch.eye(3).expand(1, 2, 3, 3)]), threshold=threshold)
+
+
 def test_queries_and_examples_without_weights_do_not_count():
     p = attention(3, 2, 5, 5)
     p[0, :, 2:] = 0  # queries that may see nothing

@@ -96,6 +96,16 @@ def test_sparse_weights_are_the_dense_ones(shape, dtype):
         assert torch.equal(values, dense[-1, 0][keys].float())
 
 
+def test_heads_and_queries_that_are_not_there_are_refused():
+    sparse = SparseWeights.from_dense(weights(3, 5, 7))
+    assert torch.equal(sparse.dense(-1), sparse.dense(2)) and torch.equal(sparse.row(-1, -1)[0], sparse.row(2, 4)[0])
+    for head in (3, -4, 7):
+        with pytest.raises(IndexError, match=f"dense: head must be between 0 and 2, got {head}"):
+            sparse.dense(head)
+    with pytest.raises(IndexError, match="row: query must be between 0 and 4, got 5"):
+        sparse.row(0, 5)
+
+
 def test_no_weight_is_lost_or_made():
     dense = torch.tensor([[[1e-300, 0.0, 1.0, -0.0], [float("nan"), 0.0, 5e-324, 0.0]]], dtype=torch.float64)
     found = SparseWeights.from_dense(dense).dense(0)
@@ -214,6 +224,91 @@ def test_padding_on_the_left_is_left_out():
         )
 
 
+class Padded(nn.Module):
+    """Names its arguments as it likes, and hands the padding on in one of the ways there are."""
+
+    def __init__(self, way):
+        super().__init__()
+        self.way, self.attention = way, parsimax.MultiheadAttention(SIZE, 4, mapping="softmax", batch_first=True)
+
+    def forward(self, x, missing):
+        added = torch.zeros(missing.shape).masked_fill(missing, torch.finfo(x.dtype).min)
+        if "core" in self.way:
+            heads = x.unflatten(2, (4, -1)).transpose(1, 2)
+            mask = added if "added" in self.way else ~missing
+            return self.attention.core(heads, heads, heads, attn_mask=mask[:, None, None])
+        if self.way == "positional":
+            return self.attention(x, x, x, missing, False)
+        causal = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool).triu(1) if "causal" in self.way else None
+        missing = missing if "added" not in self.way else torch.where(missing, -torch.inf, 0.0)
+        return self.attention(x, x, x, key_padding_mask=missing, attn_mask=causal, need_weights=False)
+
+
+@pytest.mark.parametrize("way", ["named", "positional", "added", "causal", "core", "added core"])
+def test_padding_is_read_from_what_the_attention_gets(way):
+    missing = torch.tensor([[False] * 5, [False] * 3 + [True] * 2, [True] * 4 + [False]])
+    model = Padded(way)
+    with analysis.record(model) as recording:
+        model(torch.randn(3, 5, SIZE), missing)
+    assert [example.weights[0].shape for example in recording.examples] == [(4, 5, 5), (4, 3, 3), (4, 1, 1)]
+    torch.testing.assert_close(analysis.measures(recording).matrix("density"), torch.ones(1, 4, dtype=torch.float64))
+
+
+def test_padding_of_cross_attention_cuts_no_query():
+    layer, missing = parsimax.MultiheadAttention(SIZE, 4, batch_first=True), torch.tensor([[False] * 2 + [True] * 3])
+    memory = torch.randn(1, 5, SIZE)
+    with analysis.record(layer) as recording:
+        layer(torch.randn(1, 3, SIZE), memory, memory, key_padding_mask=missing)
+    assert recording.examples[0].weights[0].shape == (4, 3, 2)
+    with analysis.record(layer) as alone:  # without a batch
+        layer(memory[0], memory[0], memory[0], key_padding_mask=missing[0])
+    assert alone.examples[0].weights[0].shape == (4, 2, 2)
+
+
+@pytest.mark.parametrize("mapping", ["softmax", "sparsemax"])
+def test_visible_keys_are_those_of_the_mask(mapping, tmp_path):
+    core, (query, key) = parsimax.AttentionCore(2, mapping), torch.randn(2, 3, 2, 7, 8)
+    distance = torch.arange(7).view(-1, 1) - torch.arange(7)
+    masks = {
+        "none": None,
+        "window": distance.abs() <= 1,
+        "causal window": (distance >= 0) & (distance <= 2),
+        "by head": torch.stack([distance >= 0, distance.abs() <= 3])[None],
+        "by example": torch.stack([distance >= 0, distance <= 2, distance == 0])[:, None],
+        "added": torch.where(distance.abs() <= 2, torch.randn(7, 7), torch.finfo(torch.float32).min),
+        "nothing": torch.zeros(7, 7, dtype=torch.bool),
+    }
+    for name, mask in masks.items():
+        with analysis.record(core) as recording:
+            core(query, key, key, attn_mask=mask)
+        recording.save(tmp_path / name)
+        allowed = torch.ones(7, 7, dtype=torch.bool) if mask is None else mask if name != "added" else mask > -1e30
+        expected = allowed.expand(3, 2, 7, 7).sum(-1)
+        for i, example in enumerate(analysis.load(tmp_path / name).examples):
+            found = example.weights[0].visible
+            assert found.dtype == torch.int32 and found.shape[0] == (2 if name == "by head" else 1)
+            assert torch.equal(found.expand(2, 7).long(), expected[i])
+        assert recording.causal(0) == (name in ("causal window", "nothing"))
+    with analysis.record(core) as recording:
+        core(query, key, key, is_causal=True)
+    assert recording.examples[2].weights[0].visible.tolist() == [[1, 2, 3, 4, 5, 6, 7]]
+    recording.tokens = [list("abcdefg"), list("abc"), list("a")]
+    assert [e.weights[0].visible.tolist() for e in recording.examples[1:]] == [[[1, 2, 3]], [[1]]]
+    assert recording.causal(0)
+
+
+def test_token_numbers_are_refused_before_the_model_runs():
+    model = Stack(1, alpha=1.5)
+    for wrong in ([[101, 7]], [101, 7], torch.tensor([[101, 7]]), [["a", 7]]):
+        refused = pytest.raises(TypeError, match=r"must be strings.*got (tensor\()?(101|7)\)?; .*convert_ids_to_tokens")
+        with refused, analysis.record(model, tokens=wrong):
+            raise ZeroDivisionError
+    with analysis.record(model) as recording:
+        model(torch.randn(1, 2, SIZE))
+    with pytest.raises(TypeError, match=r"recording\.tokens: tokens must be strings"):
+        recording.tokens = [[101, 7]]
+
+
 def test_tokens_that_do_not_fit_are_refused():
     model, x = Stack(1, alpha=1.5), torch.randn(2, 4, SIZE)
     refused = pytest.raises(ValueError, match=r"source of example 1: 5 tokens were given where the model saw 4$")
@@ -317,6 +412,31 @@ def test_a_sliding_cache_keeps_its_keys_in_place():
     torch.testing.assert_close(dense.sum(1), torch.ones(6))
 
 
+def test_batches_of_cross_attention_stay_apart():
+    layer = parsimax.MultiheadAttention(SIZE, 4, batch_first=True, mapping="sparsemax")
+    masks = [None, torch.arange(10) > 4, torch.arange(10) > 7]  # three keys more: as many as there are queries
+    with analysis.record(layer) as recording:
+        for mask in masks:
+            memory = torch.randn(2, 10, SIZE)
+            layer(
+                torch.randn(2, 3, SIZE), memory, memory, key_padding_mask=None if mask is None else mask.expand(2, -1)
+            )
+    assert [example.weights[0].shape for example in recording.examples] == [(4, 3, n) for n in (10, 10, 5, 5, 8, 8)]
+    assert not any(example.generated for example in recording.examples)
+
+
+def test_several_queries_go_on_in_a_cache_of_fixed_size():
+    core, (query, key) = parsimax.AttentionCore(2, "sparsemax"), torch.randn(2, 1, 2, 8, 4)
+    causal = torch.ones(8, 8, dtype=torch.bool).tril()
+    with analysis.record(nn.ModuleDict({"self_attn": core})) as recording:
+        for rows in (slice(0, 3), slice(3, 5), slice(5, 6)):
+            core(query[..., rows, :], key, key, attn_mask=causal[rows])
+    (example,) = recording.examples
+    assert example.weights[0].shape == (2, 6, 6) and example.weights[0].visible.tolist() == [[1, 2, 3, 4, 5, 6]]
+    expected = core(query, key, key, attn_mask=causal, return_weights=True)[1]
+    torch.testing.assert_close(example.weights[0].dense(1), expected[0, 1, :6, :6], rtol=0, atol=1e-6)
+
+
 def test_single_queries_in_a_loop_are_rows():
     class Loop(nn.Module):
         def __init__(self):
@@ -416,6 +536,39 @@ def test_a_compiled_model_is_recorded():
         assert len(recording.examples) == 2 and recording.layers[0].name == "layers.0.self_attn"
 
 
+def test_a_model_that_went_around_our_attention_is_told():
+    class Around(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.attention, self.use = parsimax.AttentionCore(2), False
+
+        def forward(self, x):
+            return self.attention(x, x, x) if self.use else x
+
+    model, x = Around(), torch.randn(1, 2, 3, 4)
+    told = pytest.raises(RuntimeError, match=r"Around ran.*none of its attention layers was called")
+    with told, analysis.record(model):
+        model(x)
+    assert not model._forward_hooks and model.attention.observers == []
+    with pytest.raises(ZeroDivisionError), analysis.record(model):
+        model(x)
+        raise ZeroDivisionError
+    with analysis.record(model) as recording:
+        model(x)
+        model.use = True
+        model(x)
+    assert len(recording.examples) == 1
+
+
+def test_another_attention_implementation_is_named():
+    size = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4, "intermediate_size": 48}
+    model, ids = tiny("BertModel", **size)
+    model.set_attn_implementation("eager")
+    told = pytest.raises(RuntimeError, match=r"BertModel ran.*implementation was changed to 'eager'.*sparsify")
+    with told, analysis.record(model):
+        model(ids)
+
+
 def test_a_model_without_our_attention_is_refused():
     advice = r"Linear has no attention layer of parsimax.*huggingface\.sparsify.*MultiheadAttention"
     with pytest.raises(ValueError, match=advice), analysis.record(nn.Linear(2, 2)):
@@ -483,10 +636,16 @@ def test_a_saved_recording_is_the_same(tmp_path):
     again.target_tokens = [list("xyz"), list("x")]
     assert again.examples[1].weights[2].shape == (4, 1, 5)
     (tmp_path / "text.pt").write_text("no recording")
+    (tmp_path / "empty.pt").write_bytes(b"")
+    (tmp_path / "bytes.pt").write_bytes(bytes(range(256)))
     torch.save({"other": 1}, tmp_path / "other.pt")
-    for name in ("text.pt", "other.pt"):
-        with pytest.raises(ValueError, match=f"{name} is not a recording"):
+    torch.save(model, tmp_path / "model.pt")
+    for name in ("text.pt", "empty.pt", "bytes.pt", "other.pt", "model.pt"):
+        with pytest.raises(ValueError, match=f"{name} is not a recording") as refused:
             analysis.load(tmp_path / name)
+        assert "weights_only" not in str(refused.value) and refused.value.__suppress_context__ == (name != "other.pt")
+    with pytest.raises(FileNotFoundError):
+        analysis.load(tmp_path / "nowhere.pt")
 
 
 def tiny(name, **more):

@@ -11,10 +11,11 @@ import torch
 
 import browser as chromium
 import parsimax
-from parsimax.analysis import Layer, Recording, SparseWeights, measures, roles
+from parsimax.analysis import Layer, Recording, SparseWeights, measures, record, roles
 from parsimax.analysis import report as report_module
 from parsimax.analysis.example import make_example
 from parsimax.analysis.report import write_report
+from parsimax.analysis.report.facts import page_facts
 from parsimax.analysis.report.pack import LEVELS, pack
 
 PROGRAM = chromium.find()
@@ -132,6 +133,22 @@ def test_a_file_is_replaced_only_when_asked(tmp_path):
     write_report(small_recording(), path, title="two", overwrite=True)
     assert "<title>two</title>" in path.read_text(encoding="utf-8")
     assert [each.name for each in path.parent.iterdir()] == ["report.html"]
+
+
+def test_the_density_of_an_example_counts_visible_keys_only():
+    core, (query, key) = parsimax.AttentionCore(2, "softmax"), torch.randn(2, 2, 2, 6, 4)
+    window = (torch.arange(6).view(-1, 1) - torch.arange(6)).abs() < 2
+    with record(core) as recording:
+        core(query, key, key, attn_mask=window)
+    for example in page_facts(recording, roles(recording))["examples"]:
+        assert example["blocks"][0]["densities"] == pytest.approx([1.0, 1.0])
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_a_folder_is_no_file(tmp_path, overwrite):
+    with pytest.raises(IsADirectoryError, match=r"is a folder; name a file in it, such as .*report\.html"):
+        write_report(small_recording(), tmp_path, overwrite=overwrite)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_failure_leaves_no_half_written_file(tmp_path, monkeypatch):

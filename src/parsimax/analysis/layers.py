@@ -21,6 +21,7 @@ class Layer:
         mapping: the name of its mapping, such as "entmax"; "" where it is not known.
         heads: how many.
         alpha: of each head when it was last seen; None for a mapping without α.
+        causal: whether its queries may not see later keys; None where nobody said so.
     """
 
     name: str
@@ -28,6 +29,7 @@ class Layer:
     mapping: str
     heads: int
     alpha: list[float] | None = None
+    causal: bool | None = None
 
 
 def attention_name(core: str) -> str:

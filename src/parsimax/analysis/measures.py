@@ -37,8 +37,9 @@ def measures(recording: Recording) -> Table[HeadMeasures]:
 
     With the weights p of one query over the keys that it may see:
 
-    - **density**: the share of keys with p > 0. In a layer that never looks ahead, later keys do not count, so that a
-      causal softmax has density 1.
+    - **density**: the share of keys with p > 0. Keys that a mask forbids do not count, so that softmax has density 1
+      under any mask. Where only weights were given (:meth:`Recording.from_weights`), the masks are not known: see its
+      argument ``causal``.
     - **support**: the number of keys with p > 0.
     - **entropy**: :math:`-\sum p \log p`, in nats.
     - **confidence**: the largest p.
@@ -102,13 +103,26 @@ def _average(weights: SparseWeights, causal: bool) -> tuple[Tensor, Tensor]:
         mean = torch.zeros((stop - start) * keys, dtype=torch.float64)
         mean.index_add_(0, (query - start) * keys + key, p / heads)
         entropy_of_mean[start:stop] = -torch.xlogy(mean, mean).view(-1, keys).sum(1)
-    visible = torch.arange(1, queries + 1) + keys - queries if causal else torch.tensor(keys)
     kept = counts > 0
-    columns = [counts / visible, entropy, counts, confidence]
+    columns = [entropy, counts, confidence]
     averages = [torch.where(kept, column, 0).sum(1) / kept.sum(1) for column in columns]
     apart = (entropy_of_mean - entropy.mean(0))[kept.all(0)].mean() / (math.log(heads) if heads > 1 else math.nan)
     there = torch.cat([kept.any(1, keepdim=True).expand(-1, 4), kept.all(0).any().expand(heads, 1)], 1)
-    return torch.stack([*averages, apart.expand(heads)], 1), there
+    return torch.stack([densities(weights, causal), *averages, apart.expand(heads)], 1), there
+
+
+def densities(weights: SparseWeights, causal: bool) -> Tensor:
+    """(heads,): the share of visible keys, averaged over the queries that have weights. ``causal`` says what is visible
+    where the weights themselves do not tell."""
+    _, queries, keys = weights.shape
+    counts = weights.counts.double()
+    if weights.visible is not None:
+        # A query whose keys all have the lowest number added may attend to none, and still has weights.
+        visible = torch.maximum(weights.visible.double(), counts)
+    else:
+        visible = torch.arange(1, queries + 1) + keys - queries if causal else torch.tensor(keys)
+    kept = counts > 0
+    return torch.where(kept, counts / visible, 0).sum(1) / kept.sum(1)
 
 
 def row_sums(weights: SparseWeights) -> Tensor:

@@ -12,7 +12,7 @@ from torch import nn
 
 from .example import Example
 from .layers import Layer
-from .recording import Recording, Tokens
+from .recording import Recording, Tokens, check_tokens
 from .storage import load
 from .watch import Watch
 
@@ -27,10 +27,11 @@ def record(model: nn.Module, tokens: Tokens | None = None, target_tokens: Tokens
     block of rows at a time, so that a long input needs no matrix of all its weights. The model is as before afterwards,
     whatever happens in the block; in the block compiled models run as if they were not compiled.
 
-    Padding is left out where a 2-dimensional ``attention_mask`` (or ``src_key_padding_mask``, and the same of the
-    decoder) that the model was given says where it is, else where an example has fewer tokens than queries, which
-    means padding on the right. Generating with a cache appends one query after the other to the same examples. Beams
-    change places while they are searched: to see the attention of the result, run the model on it once more.
+    Padding is left out where a 2-dimensional ``attention_mask`` (or ``src_key_padding_mask``, the same of the decoder,
+    or ``key_padding_mask`` of an attention module) that was given says where it is, else where an example has fewer
+    tokens than queries, which means padding on the right. Generating with a cache appends one query after the other to
+    the same examples. Beams change places while they are searched: to see the attention of the result, run the model
+    on it once more.
 
     Args:
         model: any module with :class:`parsimax.MultiheadAttention` in it, or one that
@@ -54,6 +55,9 @@ def record(model: nn.Module, tokens: Tokens | None = None, target_tokens: Tokens
 
     Reference: Correia, Niculae and Martins, Adaptively Sparse Transformers, EMNLP 2019 (section 5, what to look for).
     """
+    for given in (tokens, target_tokens):
+        if given is not None:
+            check_tokens(given, "record")
     watch = Watch(model)
     recording = Recording(watch.layers, watch.examples)
     with _eager():
@@ -62,7 +66,20 @@ def record(model: nn.Module, tokens: Tokens | None = None, target_tokens: Tokens
             yield recording
         finally:
             watch.stop()
+    if watch.ran and not watch.observed:
+        raise RuntimeError(_unseen(model))
     recording.give(tokens, target_tokens, "record")
+
+
+def _unseen(model: nn.Module) -> str:
+    what = f"record: {type(model).__name__} ran, but its attention did not go through parsimax: "
+    now = getattr(getattr(model, "config", None), "_attn_implementation", None)
+    if now is None:
+        return f"{what}none of its attention layers was called, so that there is nothing to record"
+    return (
+        f"{what}the attention implementation was changed to {now!r} afterwards (set_attn_implementation does so); "
+        "call parsimax.huggingface.sparsify(model, …) again"
+    )
 
 
 def _eager() -> AbstractContextManager[Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeAlias
 
 import torch
@@ -51,6 +51,7 @@ class Recording:
         attention_mask: Tensor | None = None,
         mapping: str = "",
         alpha: Mapping[str, Sequence[float]] | None = None,
+        causal: bool | None = None,
     ) -> Recording:
         """A recording of weights that are there already, such as what a Hugging Face model gives as ``attentions``.
 
@@ -64,6 +65,9 @@ class Recording:
             attention_mask: (examples, tokens), 0 or False for padding of the source on either side.
             mapping: its name, for the figures.
             alpha: by the names of layers, one for each head.
+            causal: whether queries may not see later keys, which then do not count in the density: those of the
+                decoder, or of all layers if there is no other sequence. Not given, a layer is taken for causal if none
+                of its weights is on a later key, which may be chance where they are few.
 
         Example:
             >>> import torch
@@ -82,8 +86,16 @@ class Recording:
             sizes = ", ".join(f"{name!r} {len(w)}" for name, w in named.items())
             raise ValueError(f"Recording.from_weights: every layer must have the same examples, got {sizes}")
         kinds, alphas = guess_kinds(named), alpha or {}
+        decodes = "decoder" if "decoder" in kinds.values() else "self"
         layers = [
-            Layer(name, kinds[name], mapping, w.shape[1], list(alphas[name]) if name in alphas else None)
+            Layer(
+                name,
+                kinds[name],
+                mapping,
+                w.shape[1],
+                list(alphas[name]) if name in alphas else None,
+                None if causal is None else causal and kinds[name] == decodes,
+            )
             for name, w in named.items()
         ]
         count = next((len(w) for w in named.values()), 0)
@@ -118,6 +130,7 @@ class Recording:
         for side, given in ((SOURCE, tokens), (TARGET, target_tokens)):
             if given is None:
                 continue
+            check_tokens(given, where)
             lists: Sequence[Sequence[str]] = [given] if _flat(given) else given  # type: ignore[list-item]
             if len(lists) != len(self.examples):
                 raise ValueError(
@@ -138,13 +151,17 @@ class Recording:
         return layer % len(names)
 
     def causal(self, layer: int | str) -> bool:
-        """Whether no head of this layer ever looks at a later token; then those do not count in its density.
+        """Whether the queries of this layer may not see later tokens.
 
-        It is seen from the weights: false for cross-attention and for examples of one token only.
+        False for cross-attention and for examples of one token only. Where only weights were given and nobody said so,
+        it is whether no head ever looks at a later token.
         """
         i = self.index(layer)
         if self.layers[i].kind == "cross":
             return False
+        told = self.layers[i].causal
+        if told is not None:
+            return told
         long = [example.weights[i] for example in self.examples if example.weights[i].shape[1] > 1]
         return bool(long) and not any(_looks_ahead(weights) for weights in long)
 
@@ -161,16 +178,43 @@ class Recording:
 
     def __repr__(self) -> str:
         heads = sum(layer.heads for layer in self.layers)
-        sizes = [(w.values.numel(), w.shape[0] * w.shape[1] * w.shape[2]) for e in self.examples for w in e.weights]
+        sizes = [(w.values.numel(), _cells(w)) for e in self.examples for w in e.weights]
         density = sum(n for n, _ in sizes) / max(sum(size for _, size in sizes), 1)
         counts = ((len(self.examples), "example"), (len(self.layers), "layer"), (heads, "head"))
         words = ", ".join(f"{n} {word}" if n == 1 else f"{n} {word}s" for n, word in counts)
         return f"Recording({words}, density {density:.2f})"
 
 
+def check_tokens(tokens: Tokens, where: str) -> None:
+    """Refuse what are not the strings of tokens."""
+    for own in tokens:
+        given = own if _iterable(own) and not isinstance(own, str) else [own]
+        wrong = [token for token in given if not isinstance(token, str)]
+        if wrong:
+            raise TypeError(
+                f"{where}: tokens must be strings, a list of them for each example, got {wrong[0]!r}; turn the numbers "
+                "of tokens into strings by tokenizer.convert_ids_to_tokens(ids)"
+            )
+
+
+def _iterable(given: object) -> bool:
+    return given.dim() > 0 if isinstance(given, Tensor) else isinstance(given, Iterable)
+
+
+def _cells(weights: SparseWeights) -> int:
+    """How many weights might be non-zero."""
+    heads, rows, width = weights.shape
+    if weights.visible is None:
+        return heads * rows * width
+    return int(weights.visible.sum()) * heads // weights.visible.shape[0]
+
+
 def _looks_ahead(weights: SparseWeights) -> bool:
+    """Whether a query may see a later key; where that is not known, whether one does."""
     _, rows, width = weights.shape
     own = torch.arange(rows) + width - rows
+    if weights.visible is not None and (weights.visible > own + 1).any():
+        return True
     return bool((weights.keys > own.repeat(weights.shape[0]).repeat_interleave(weights.counts.flatten().long())).any())
 
 

@@ -10,6 +10,7 @@ from typing import NamedTuple, TypeAlias
 import torch
 from torch import Tensor
 
+from .._arguments import Interval, check_number
 from .example import Example
 from .measures import chunks, mean_over_examples
 from .recording import Recording
@@ -66,7 +67,7 @@ def roles(
         recording: with its tokens, which all but the first four roles need.
         predicates: by name, a function of a token that says whether it is meant; or a pair of them, for the queries and
             for the keys. They take the place of ``analysis.PREDICATES``.
-        threshold: the weakest strength that labels a head.
+        threshold: the weakest strength that labels a head, from 0 to 1.
 
     Returns:
         A table with a row for each head.
@@ -87,6 +88,7 @@ def roles(
     of a subword-merging head is the largest weight that any piece gives to the rest of its word; the mean over the
     pieces tells such a head from one that looks at the previous token.
     """
+    check_number(threshold, Interval(0, 1), "threshold", "roles")
     chosen = PREDICATES if predicates is None else dict(predicates)
     if taken := [name for name in chosen if name in OWN]:
         raise ValueError(f"roles: {taken[0]!r} is a role already; give your predicate another name")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pickle
 from dataclasses import asdict
 from typing import Any
 
@@ -22,7 +21,7 @@ def save(recording: Recording, path: str | os.PathLike[str]) -> None:
         {
             "sides": {name: asdict(side) for name, side in example.sides.items()},
             "generated": example.generated,
-            "weights": [(w.shape, w.counts, w.keys, w.values) for w in example.weights],
+            "weights": [(w.shape, w.counts, w.keys, w.values, w.visible) for w in example.weights],
         }
         for example in recording.examples
     ]
@@ -51,8 +50,10 @@ def load(path: str | os.PathLike[str]) -> Recording:
     """
     try:
         data: Any = torch.load(path, weights_only=True)
-    except (pickle.UnpicklingError, RuntimeError, EOFError) as error:
-        raise ValueError(f"load: {os.fspath(path)} is not a recording that Recording.save wrote ({error})") from error
+    except OSError:
+        raise
+    except Exception:  # whatever torch makes of a file that is none of its own; its advice is for files of others
+        raise ValueError(f"load: {os.fspath(path)} is not a recording that Recording.save wrote") from None
     if not isinstance(data, dict) or data.get("format") != FORMAT:
         raise ValueError(f"load: {os.fspath(path)} is not a recording of this version ({FORMAT})")
     layers = [Layer(**layer) for layer in data["layers"]]

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from .example import SOURCE, TARGET, Example, make_example
+from .example import KEYS, SOURCE, TARGET, Example, make_example
 from .layers import Layer, attention_name, guess_kinds, in_decoder
 from .weights import RowBlocks, SparseWeights
 
@@ -25,6 +25,7 @@ MASKS = {
     "memory_key_padding_mask": (SOURCE, False),
     "tgt_key_padding_mask": (TARGET, False),
 }
+OWN_MASK = "key_padding_mask"  # of an attention module: of the keys of that layer, True (or -inf) is padding
 MASKS_OF_A_DECODER = {**MASKS, "attention_mask": (TARGET, True)}
 
 
@@ -39,6 +40,10 @@ class Observation(Protocol):
     alpha: Tensor | None
 
     def blocks(self) -> Iterator[tuple[int, Tensor]]: ...
+
+    def visible(self) -> Tensor: ...
+
+    def padding(self) -> Tensor | None: ...
 
 
 @dataclass
@@ -82,6 +87,7 @@ class Watch:
         self.call = Call()
         self.group: Call | None = None  # the batch that may still get more rows or more layers
         self.generated = False
+        self.ran = self.observed = False  # a part of the model that holds attention; the attention itself
         self.handles: list[Any] = []
 
     def start(self) -> None:
@@ -89,7 +95,10 @@ class Watch:
             core.observers.append(self.observe)
         for name, module in self.around.items():
             decodes = in_decoder(name) and "decoder" in self.kinds.values()
-            enter = partial(self.enter, [*_parameters(module)], MASKS_OF_A_DECODER if decodes else MASKS)
+            masks = MASKS_OF_A_DECODER if decodes else MASKS
+            if kind := next((self.kinds[self.names[part]] for part in module.children() if part in self.names), None):
+                masks = {**masks, OWN_MASK: (KEYS[kind], False)}
+            enter = partial(self.enter, [*_parameters(module)], masks)
             self.handles.append(module.register_forward_pre_hook(enter, with_kwargs=True))
             self.handles.append(module.register_forward_hook(self.leave, always_call=True))
 
@@ -114,6 +123,8 @@ class Watch:
         given = {**dict(zip(parameters, args, strict=False)), **kwargs}
         for argument, (side, keeps) in masks.items():
             mask = given.get(argument)
+            if argument == OWN_MASK and isinstance(mask, Tensor) and mask.dim() == 1:
+                mask = mask[None]  # of a single example
             if isinstance(mask, Tensor) and mask.dim() == 2:
                 kept = mask.detach() != 0 if keeps else mask.detach() == 0
                 self.call.masks.setdefault(side, kept.cpu())  # what the outermost module was given counts
@@ -126,20 +137,24 @@ class Watch:
         if not self.inside:
             call, self.call = self.call, Call()
             failed = output is None and sys.exc_info()[0] is not None
+            self.ran = self.ran or not failed
             if call.weights and not failed:
                 self.sort(call)
 
     def observe(self, seen: Observation) -> None:
         if torch._C._current_graph_task_id() != -1:
             return  # checkpointing runs a forward again in the backward
+        self.observed = True
         pieces = [RowBlocks(seen.heads, seen.queries, seen.keys) for _ in range(seen.batch)]
         for _, block in seen.blocks():
             for own, weights in zip(pieces, block, strict=True):
                 own.add(weights)
-        rows = [own.join() for own in pieces]
-        name = self.slot(self.names[seen.core], seen.queries)
+        rows = [own.join(visible.clone()) for own, visible in zip(pieces, seen.visible(), strict=True)]
+        name, kind = self.slot(self.names[seen.core], seen.queries), self.kinds[self.names[seen.core]]
         alpha = None if seen.alpha is None else seen.alpha.tolist()
-        self.seen[name] = Layer(name, self.kinds[self.names[seen.core]], str(seen.core.name), seen.heads, alpha)
+        self.seen[name] = Layer(name, kind, str(seen.core.name), seen.heads, alpha)
+        if (padding := seen.padding()) is not None:
+            self.call.masks.setdefault(KEYS[kind], padding)
         if name in self.call.weights:
             for so_far, more in zip(self.call.weights[name], rows, strict=True):
                 so_far.append(more)
@@ -223,9 +238,16 @@ def _parameters(module: nn.Module) -> Iterable[str]:
 def _goes_on(before: Sequence[SparseWeights], piece: SparseWeights) -> bool:
     """Whether a piece continues the rows of an example: its keys are those of before, or these and its own."""
     _, queries, keys = piece.shape
-    rows, last = sum(part.shape[1] for part in before), before[-1].shape[2]
-    grown, fixed = keys == last + queries, keys == last and (queries == 1 or rows + queries <= keys)
+    last = before[-1].shape[2]
+    grown, fixed = keys == last + queries, keys == last and (queries == 1 or _fills_room(before[-1], piece))
     return queries < keys and (grown or fixed)
+
+
+def _fills_room(before: SparseWeights, piece: SparseWeights) -> bool:
+    """Whether each query may see one key more than the one before it: those of a cache of fixed size."""
+    if before.visible is None or piece.visible is None:
+        return False
+    return bool((torch.cat([before.visible[:1, -1:], piece.visible[:1]], 1).diff() == 1).all())
 
 
 def _join(layer: Layer, pieces: Sequence[SparseWeights]) -> SparseWeights:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -31,6 +31,7 @@ class SparseWeights:
         counts: (heads, queries), int32: the non-zeros of each row.
         keys: (non-zeros,), the key of each, int16 below 32 768 keys and int32 above; by head, then query, then key.
         values: (non-zeros,), float32, in the same order.
+        visible: (heads or 1, queries), int32: how many keys each query may attend to; None where it is not known.
 
     Example:
         >>> import torch
@@ -47,6 +48,7 @@ class SparseWeights:
     counts: Tensor
     keys: Tensor
     values: Tensor
+    visible: Tensor | None = None
 
     @classmethod
     def from_dense(cls, weights: Tensor) -> SparseWeights:
@@ -75,12 +77,13 @@ class SparseWeights:
             torch.cat([part.counts for part in parts], 1),
             torch.cat([keys.to(_key_dtype(width)) for keys, _ in pieces]),
             torch.cat([values for _, values in pieces]),
+            _below([part.visible for part in parts]),
         )
 
     @property
     def nbytes(self) -> int:
-        """The memory of the three tensors."""
-        return sum(t.nbytes for t in (self.counts, self.keys, self.values))
+        """The memory of the tensors."""
+        return sum(t.nbytes for t in (self.counts, self.keys, self.values, self.visible) if t is not None)
 
     def density(self) -> Tensor:
         """The share of non-zeros of each head, (heads,); 0 where there are no queries or keys."""
@@ -89,8 +92,8 @@ class SparseWeights:
 
     def dense(self, head: int) -> Tensor:
         """The whole matrix (queries, keys) of one head, float32."""
-        heads, queries, keys = self.shape
-        head = range(heads)[head]
+        _, queries, keys = self.shape
+        head = check_index(head, self.shape[0], "head", "SparseWeights.dense")
         out = torch.zeros(queries, keys, dtype=torch.float32)
         entry_keys, values = self._between(self._ends(), head)
         rows = torch.arange(queries).repeat_interleave(self.counts[head].long())
@@ -99,6 +102,8 @@ class SparseWeights:
 
     def row(self, head: int, query: int) -> tuple[Tensor, Tensor]:
         """The keys of the non-zeros of one row, int64, and their weights."""
+        head = check_index(head, self.shape[0], "head", "SparseWeights.row")
+        query = check_index(query, self.shape[1], "query", "SparseWeights.row")
         keys, values = self._between(self._ends(), head, query, query + 1)
         return keys.long(), values
 
@@ -117,7 +122,10 @@ class SparseWeights:
         )
 
     def trim(self, queries: tuple[int, int], keys: tuple[int, int]) -> SparseWeights:
-        """Only the queries and keys inside these two ranges (start, stop), counted from their starts."""
+        """Only the queries and keys inside these two ranges (start, stop), counted from their starts.
+
+        The keys left out count as those that a query may not see, as far as there are any: they are padding.
+        """
         heads, rows, width = self.shape
         if queries == (0, rows) and keys == (0, width):
             return self
@@ -131,6 +139,7 @@ class SparseWeights:
             at.bincount(minlength=heads * size).view(heads, size).int(),
             (key[inside] - keys[0]).to(_key_dtype(width)),
             value[inside],
+            None if self.visible is None else self.visible[:, slice(*queries)].clamp_max(width),
         )
 
     def moved(self, keys: int) -> SparseWeights:
@@ -138,7 +147,7 @@ class SparseWeights:
         heads, queries, width = self.shape
         wider = width + keys
         moved = (self.keys.int() + keys).to(_key_dtype(wider))
-        return SparseWeights((heads, queries, wider), self.counts, moved, self.values)
+        return SparseWeights((heads, queries, wider), self.counts, moved, self.values, self.visible)
 
     def _ends(self) -> Tensor:
         """(heads · queries + 1,): where each row begins in ``keys``, and the end."""
@@ -194,14 +203,15 @@ class RowBlocks:
         keys[:filled], values[:filled] = self.keys[:filled], self.values[:filled]
         self.keys, self.values = keys, values
 
-    def join(self) -> SparseWeights:
+    def join(self, visible: Tensor | None = None) -> SparseWeights:
         """All of them, sorted by head."""
         heads, _, width = self.shape
         parts = []
         for (row, start), (rows, stop) in pairwise(self.ends):
             shape = (heads, rows - row, width)
             parts.append(SparseWeights(shape, self.counts[:, row:rows], self.keys[start:stop], self.values[start:stop]))
-        return SparseWeights.join(parts or [SparseWeights(self.shape, self.counts, self.keys, self.values)], copy=True)
+        parts = parts or [SparseWeights(self.shape, self.counts, self.keys, self.values)]
+        return replace(SparseWeights.join(parts, copy=True), visible=visible)
 
 
 def non_zeros(weights: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -214,6 +224,23 @@ def non_zeros(weights: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         values = values.clamp_min(torch.finfo(torch.float32).smallest_normal)
     ends = torch.searchsorted(flat, torch.arange(heads * rows + 1) * keys)
     return ends.diff().int().view(heads, rows), flat.remainder_(max(keys, 1)), values.float()
+
+
+def check_index(index: int, count: int, name: str, where: str) -> int:
+    """A number from 0 up; it may be given from the end, below 0."""
+    if not -count <= index < count:
+        there = f"between 0 and {count - 1}" if count else f"of something, but there is no {name}"
+        raise IndexError(f"{where}: {name} must be {there}, got {index}")
+    return index % count
+
+
+def _below(parts: Sequence[Tensor | None]) -> Tensor | None:
+    """(heads or 1, rows) of all parts, one below the other."""
+    known = [part for part in parts if part is not None]
+    if len(known) < len(parts):
+        return None
+    heads = max(part.shape[0] for part in known)
+    return torch.cat([part.expand(heads, -1) for part in known], 1)
 
 
 def _key_dtype(keys: int) -> torch.dtype:

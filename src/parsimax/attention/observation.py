@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from .heads import rows_of
+from .scaling import count_keys
 
 if TYPE_CHECKING:
     from .core import AttentionCore
@@ -51,6 +52,23 @@ class Observation:
                 options = {**self._options, **self._mask(rows), "return_weights": True}
                 weights = self.core._attend(self._query[..., rows, :], self._key, nothing, options)[1]
             yield start, weights
+
+    def visible(self) -> Tensor:
+        """How many keys each query may attend to, (batch, heads or 1, queries), int32, on the CPU."""
+        mask, causal = self._options["attn_mask"], self._options["is_causal"]
+        counts = count_keys(self._query, self.keys, mask, causal).squeeze(-1).int().cpu()
+        counts = counts.view(*[1] * (3 - counts.dim()), *counts.shape)
+        return counts.expand(self.batch, counts.shape[-2], self.queries)
+
+    def padding(self) -> Tensor | None:
+        """(batch, keys), on the CPU: False for keys that a mask of the shape (batch, 1, 1, keys) hides from queries.
+
+        None for any other mask, and for a single query, where such a mask may be of other use.
+        """
+        mask = self._options["attn_mask"]
+        if mask is None or tuple(mask.shape) != (self.batch, 1, 1, self.keys) or self.queries == 1:
+            return None
+        return count_keys(self._query, 1, mask.transpose(-1, -3), False).view(self.batch, self.keys).cpu() > 0
 
     def _mask(self, rows: slice) -> dict[str, Any]:
         if self._options["is_causal"]:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ..compare import Comparison
 from ..recording import Recording
-from ..weights import SparseWeights
+from ..weights import SparseWeights, check_index
 from .drawing import INK, LINE, NOTHING, color_bar, color_map, new_figure, plain, short_names, title, write_tokens
 
 if TYPE_CHECKING:
@@ -43,9 +43,10 @@ def attention(recording: Recording, layer: int | str = 0, head: int = 0, example
     from matplotlib.patches import Patch, Rectangle
 
     number = recording.index(layer)
-    info, shown = recording.layers[number], recording.examples[example]
+    info = recording.layers[number]
+    head = check_index(head, info.heads, "head", f"figures.attention of layer {info.name}")
+    shown = recording.examples[check_index(example, len(recording.examples), "example", "figures.attention")]
     weights = shown.weights[number]
-    head = range(info.heads)[head]
     _, queries, keys = weights.shape
     cells = _cells(weights, head)
     longest = max(queries, keys, 1)

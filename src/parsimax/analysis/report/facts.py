@@ -8,7 +8,7 @@ from typing import Any
 
 from ..example import KEYS, QUERIES, SOURCE, Example
 from ..layers import Layer
-from ..measures import HeadMeasures, measures
+from ..measures import HeadMeasures, densities, measures
 from ..recording import Recording
 from ..roles import HeadRoles
 from ..tables import Table
@@ -25,20 +25,20 @@ def page_facts(recording: Recording, roles: Table[HeadRoles]) -> dict[str, Any]:
     table = measures(recording)
     named = {(row.layer, row.head): row for row in roles}
     layers = []
-    for i, layer in enumerate(recording.layers):
+    for layer in recording.layers:
         own = [row for row in table if row.layer == layer.name]
         layers.append(
             {
                 "name": layer.name,
                 "kind": layer.kind,
                 "mapping": layer.mapping,
-                "causal": recording.causal(i),
                 "diversity": own[0].diversity if own else None,
                 "heads": [_head(row, named.get((layer.name, row.head))) for row in own],
             }
         )
     one = all(layer.kind == "self" for layer in recording.layers)
-    examples = [_example(example, recording.layers, one) for example in recording.examples]
+    causal = [recording.causal(i) for i in range(len(recording.layers))]
+    examples = [_example(example, recording.layers, causal, one) for example in recording.examples]
     found: dict[str, Any] = _without_nan(
         {
             "summary": _summary(recording, table),
@@ -64,7 +64,7 @@ def _head(row: HeadMeasures, role: HeadRoles | None) -> dict[str, Any]:
     }
 
 
-def _example(example: Example, layers: list[Layer], one: bool) -> dict[str, Any]:
+def _example(example: Example, layers: list[Layer], causal: list[bool], one: bool) -> dict[str, Any]:
     """Its sentences, each once, and for each layer the sentences of its queries (rows) and keys (columns)."""
     queries, keys = example.query_tokens, example.key_tokens
     sentences: dict[tuple[str, tuple[str, ...]], int] = {}
@@ -77,10 +77,11 @@ def _example(example: Example, layers: list[Layer], one: bool) -> dict[str, Any]
         {
             "shape": weights.shape,
             "entries": weights.values.numel(),
+            "densities": densities(weights, never_ahead).tolist(),
             "rows": place(QUERIES[layer.kind], queries[layer.name]),
             "columns": place(KEYS[layer.kind], keys[layer.name]),
         }
-        for layer, weights in zip(layers, example.weights, strict=True)
+        for layer, weights, never_ahead in zip(layers, example.weights, causal, strict=True)
     ]
     return {"sentences": [{"label": label, "tokens": tokens} for label, tokens in sentences], "blocks": blocks}
 

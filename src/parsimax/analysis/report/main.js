@@ -1,21 +1,10 @@
 // The state of the page, which its address keeps after the #: the example, and the head that is open.
 const state = { example: 0, theme: "light" };
 
-// The share of keys that a query of the open head attends to, of those that it may see.
-function densityHere(causal) {
-  let [sum, rows] = [0, 0];
-  for (let query = 0; query < open.weights.queries; query++) {
-    const [begin, end] = open.weights.row(open.facts.head, query);
-    const visible = causal ? query + 1 + open.weights.keys - open.weights.queries : open.weights.keys;
-    if (end > begin) [sum, rows] = [sum + (end - begin) / visible, rows + 1];
-  }
-  return rows ? sum / rows : null;
-}
-
 function describeHead(facts) {
   const layer = report.layers[facts.layer];
   const block = report.examples[state.example].blocks[facts.layer];
-  const here = densityHere(layer.causal);
+  const here = block.densities[facts.head];
   const rows = [
     ["layer", make("code", {}, shown(layer.name, 80))],
     ["mapping", layer.mapping],

@@ -63,6 +63,8 @@ def write_report(
     """
     recording = _chosen(recording, examples)
     path = Path(path)
+    if path.is_dir():
+        raise IsADirectoryError(f"write_report: {path} is a folder; name a file in it, such as {path / 'report.html'}")
     if path.exists() and not overwrite:
         raise FileExistsError(f"write_report: {path} is there already; pass overwrite=True to replace it")
     path.parent.mkdir(parents=True, exist_ok=True)
