@@ -171,7 +171,7 @@ template <class S, class T> inline void store(S* p, V<T> v, i64 k) {
   for (i64 j = 0; j < k; j++) p[j] = part[j];
 }
 
-enum { GT = 30, NE = 4 };  // _CMP_GT_OQ, _CMP_NEQ_UQ
+enum { GT = 30, NE = 4, NLE = 22 };  // _CMP_GT_OQ, _CMP_NEQ_UQ, _CMP_NLE_UQ
 template <class T, int OP> inline unsigned cmp_bits(V<T> a, V<T> b) {
 #if defined(__AVX512F__)
   if constexpr (same<T, float>) return _mm512_cmp_ps_mask(a, b, OP);
@@ -181,11 +181,12 @@ template <class T, int OP> inline unsigned cmp_bits(V<T> a, V<T> b) {
   else return _mm256_movemask_pd(_mm256_cmp_pd(a, b, OP));
 #else
   unsigned m = 0;
-  for (int j = 0; j < W<T>; j++) m |= unsigned(OP == GT ? a[j] > b[j] : a[j] != b[j]) << j;
+  for (int j = 0; j < W<T>; j++) m |= unsigned(OP == GT ? a[j] > b[j] : OP == NE ? a[j] != b[j] : !(a[j] <= b[j])) << j;
   return m;
 #endif
 }
 template <class T> inline unsigned gt_bits(V<T> a, V<T> b) { return cmp_bits<T, GT>(a, b); }
+template <class T> inline unsigned nle_bits(V<T> a, V<T> b) { return cmp_bits<T, NLE>(a, b); }  // a > b, or one is NaN
 template <class T> inline unsigned ne_bits(V<T> a, V<T> b) { return cmp_bits<T, NE>(a, b); }
 
 template <class T> inline T* push(T* out, V<T> v, unsigned m) {
@@ -215,7 +216,14 @@ template <class T> inline void push_index(int32_t* out, i64 first, unsigned m) {
 }
 
 template <class T> inline V<T> vmax(V<T> a, V<T> b) { return a > b ? a : b; }  // b where either is NaN
-template <class T> inline V<T> positive(V<T> a) { return a > 0 ? a : V<T>{}; }  // NaN becomes 0
+template <class T> inline V<T> positive(V<T> a) {  // NaN becomes 0
+#if defined(__AVX512F__)  // GCC makes two instructions of the other
+  if constexpr (same<T, float>) return _mm512_max_ps(a, V<T>{});
+  else return _mm512_max_pd(a, V<T>{});
+#else
+  return a > 0 ? a : V<T>{};
+#endif
+}
 template <class T> inline V<T> vroot(V<T> v) {
 #if defined(__AVX512F__)
   if constexpr (same<T, float>) return _mm512_sqrt_ps(v);
@@ -223,6 +231,32 @@ template <class T> inline V<T> vroot(V<T> v) {
 #else
   for (int j = 0; j < W<T>; j++) v[j] = same<T, float> ? T(__builtin_sqrtf(float(v[j]))) : T(__builtin_sqrt(v[j]));
   return v;
+#endif
+}
+// The root of v > 0 to a rounding or two; anything where v = 0.
+template <class T> inline V<T> vroot_quick(V<T> v) {
+#if defined(__AVX512F__)
+  if constexpr (same<T, float>) {  // a root takes ten cycles
+    const V<T> r = _mm512_rsqrt14_ps(v), s = v * r;
+    return s + (r * T(0.5)) * (v - s * s);
+  }
+#endif
+  return vroot<T>(v);
+}
+// Whole vectors past the cache, where S is float and p aligned; stream_fence before others look.
+template <class S, class T> inline void stream(S* p, V<T> v) {
+#if defined(__AVX512F__)
+  if constexpr (same<S, float> && same<T, float>) return _mm512_stream_ps(p, v);
+#endif
+  store<S, T>(p, v);
+}
+// Whether rows that begin at p can be written past the cache.
+template <class S> inline bool streams(bool wanted, const S* p, i64 n) {
+  return wanted && same<S, float> && ((uintptr_t)p | uintptr_t(n) * sizeof(S)) % VB == 0;
+}
+inline void stream_fence() {
+#if defined(__AVX512F__)
+  _mm_sfence();
 #endif
 }
 template <bool MAX, class T, int L> inline T reduce(VL<T, L> v) {
