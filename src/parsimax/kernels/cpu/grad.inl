@@ -62,14 +62,21 @@ template <bool STREAM, class T, class S, class F> inline void grad_plain(const S
     else store<S, T>(dx + i, o, n - i);
   }
 }
-template <bool STREAM, class T, class S>
-inline void grad_plain(Kind kind, const S* p, const S* g, S* dx, i64 n, T* kept) {
-  if (kind == SPARSEMAX) grad_plain<STREAM, T>(p, g, dx, n, kept, [](V<T> v) { return v * 0 + 1; });  // NaN stays NaN
-  else if (kind == ENTMAX15) grad_plain<STREAM, T>(p, g, dx, n, kept, [](V<T> v) { return vroot_quick<T>(v); });
-  else grad_plain<STREAM, T>(p, g, dx, n, kept, [](V<T> v) { return v; });
+constexpr i64 GRAD_PLAIN = 2048;  // shorter rows: looking for the support costs more than it spares
+template <class T, class S>
+inline void grad_plain(Kind kind, const S* p, const S* g, S* dx, i64 n, i64 rows, bool stream, T* kept) {
+  auto run = [&](auto weight) {
+    if (stream)
+      for (i64 o = 0; o < rows * n; o += n) grad_plain<true, T>(p + o, g + o, dx + o, n, kept, weight);
+    else
+      for (i64 o = 0; o < rows * n; o += n) grad_plain<false, T>(p + o, g + o, dx + o, n, kept, weight);
+  };
+  if (kind == SPARSEMAX) run([](V<T> v) { return v * 0 + 1; });  // NaN stays NaN
+  else if (kind == ENTMAX15) run([](V<T> v) { return vroot_quick<T>(v); });
+  else run([](V<T> v) { return v; });
 }
 template <class T, class S, bool BY_ALPHA>
-inline void grad_row(const S* p, const S* g, S* dx, double* dalpha, i64 n, const Alpha& a, bool stream, const Scratch& sc) {
+inline void grad_row(const S* p, const S* g, S* dx, double* dalpha, i64 n, const Alpha& a, const Scratch& sc) {
   constexpr i64 L = W<T>;
   T *pv = sc.numbers<T>(0), *gv = sc.numbers<T>(1), *rho = sc.numbers<T>(2);
   int32_t* index = sc.index();
@@ -78,10 +85,7 @@ inline void grad_row(const S* p, const S* g, S* dx, double* dalpha, i64 n, const
     if (BY_ALPHA) *dalpha = n && scalar_float(p[0]) != scalar_float(p[0]) ? __builtin_nan("") : 0;
     return;
   }
-  if (!BY_ALPHA && n < 2048 && (a.kind != GENERAL || a.b == 0)) {  // below, looking for the support costs more than it spares
-    if (stream) return grad_plain<true, T>(a.kind, p, g, dx, n, pv);
-    return grad_plain<false, T>(a.kind, p, g, dx, n, pv);
-  }
+  if (!BY_ALPHA && n < GRAD_PLAIN && (a.kind != GENERAL || a.b == 0)) return grad_plain<T>(a.kind, p, g, dx, n, 1, false, pv);
   i64 c = 0;
   const i64 most = n / 3;
   for (i64 i = 0; i < n && c <= most; i += 4 * L) {

@@ -96,7 +96,14 @@ template <class T> struct Marks {
       const __m512i w = _mm512_loadu_si512(from + first);
       hits = _mm512_test_epi16_mask(w, w);
 #else
-      for (int j = 0; j < HITS; j++) hits |= uint32_t(from[first + j] != 0) << j;
+      const uint16_t* w = from + first;
+#if defined(__AVX2__)
+      const __m256i none{}, a = _mm256_cmpeq_epi16(_mm256_loadu_si256((const __m256i*)w), none);
+      const __m256i b = _mm256_cmpeq_epi16(_mm256_loadu_si256((const __m256i*)(w + 16)), none);
+      hits = ~uint32_t(_mm256_movemask_epi8(_mm256_permute4x64_epi64(_mm256_packs_epi16(a, b), 0xd8)));
+#else
+      for (int j = 0; j < HITS; j++) hits |= uint32_t(w[j] != 0) << j;
+#endif
 #endif
       if (vectors - first < HITS) hits &= (1u << (vectors - first)) - 1;
       for (; hits && at <= limit; hits &= hits - 1) {
@@ -114,14 +121,7 @@ template <class T> struct Marks {
 template <bool STREAM, class T, class S> inline void unpack(S* out, i64 n, const T* v, const uint16_t* marks, const S* next, const S* other) {
   constexpr int L = W<T>;
   for (i64 i = 0, k = 0; i < n; i += L, k++) {
-    V<T> o{};
-#if defined(__AVX512F__)
-    if constexpr (same<T, float>) o = _mm512_maskz_expand_ps(marks[k], load<T>(v));
-    else o = _mm512_maskz_expand_pd(marks[k], load<T>(v));
-    v += __builtin_popcount(marks[k]);
-#else
-    for (unsigned b = marks[k]; b; b &= b - 1) o[__builtin_ctz(b)] = *v++;
-#endif
+    const V<T> o = spread<T>(v, marks[k]);
     __builtin_prefetch(next + i);
     if (other) __builtin_prefetch(other + i, 0, 2);
     if constexpr (STREAM) stream<S, T>(out + i, o);

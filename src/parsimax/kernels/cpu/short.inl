@@ -49,7 +49,7 @@ inline unsigned map_lanes(const S* x, S* p, i64 n, const double* alpha, bool str
     least = c.b > 0 ? -edge * c.inv_b : all<T>(-INF<T>);
     if (n > parsimax::SHORT) odd |= ~gt_bits<T>(c.b, V<T>{});  // everything would be a candidate
   } else {
-    solve_lanes_fixed<T, A>(pack.columns, L, all<T>(L), E, step, 2);
+    solve_lanes_fixed<T, A>(pack.columns, L, all<T>(L), E, step, 1);
     E -= step;
     edge = E * T(1 + 1e-5) + T(1e-6);
     least = -edge * (1 / B);
@@ -189,7 +189,9 @@ template <class S> void map_block(const parsimax::MapArgs& args, i64 first, i64 
       const Kind kind = lane_kind<T>(args.alpha, r, 2, alpha);
       const bool stream = streams(args.stream, p, n);
       unsigned done = 0;
-      if (kind == SPARSEMAX) done = map_lanes<T, S, SPARSEMAX>(x, p, n, alpha, stream, sc.rest());
+      if (VB == 16 && n > parsimax::SHORT && kind != GENERAL) {
+        // vectors of 4 floats: marks cost more than they spare
+      } else if (kind == SPARSEMAX) done = map_lanes<T, S, SPARSEMAX>(x, p, n, alpha, stream, sc.rest());
       else if (kind == ENTMAX15) done = map_lanes<T, S, ENTMAX15>(x, p, n, alpha, stream, sc.rest());
       else if constexpr (same<T, float>)
         if (kind == GENERAL) done = map_lanes<T, S, GENERAL>(x, p, n, alpha, stream, sc.rest());
@@ -204,11 +206,10 @@ template <class S> inline void grad_one(const parsimax::GradArgs& args, i64 r, c
   auto p = (const S*)args.p + r * n, g = (const S*)args.g + r * n;
   auto dx = (S*)args.dx + r * n;
   const Alpha a(at(args.alpha, r));
-  const bool stream = streams(args.stream, dx, n);
   auto run = [&](auto t) {
     using T = decltype(t);
-    if (args.dalpha) grad_row<T, S, true>(p, g, dx, args.dalpha + r, n, a, stream, sc);
-    else grad_row<T, S, false>(p, g, dx, nullptr, n, a, stream, sc);
+    if (args.dalpha) grad_row<T, S, true>(p, g, dx, args.dalpha + r, n, a, sc);
+    else grad_row<T, S, false>(p, g, dx, nullptr, n, a, sc);
   };
   if (a.alpha > 2.5) run(double());  // p^(2 - alpha) leaves the range of float
   else run(Compute<S>());
@@ -219,20 +220,24 @@ template <class S> void grad_block(const parsimax::GradArgs& args, i64 first, i6
   const i64 n = args.n;
   const Scratch sc{(char*)scratch, n};
   i64 r = first;
-  if constexpr (same<T, float>)
-    for (; n <= LANE_LONGEST && r + L <= last; r += L) {
-      double alpha[L], *da = args.dalpha ? args.dalpha + r : nullptr;
-      const i64 o = r * n;
-      auto p = (const S*)args.p + o, g = (const S*)args.g + o;
-      auto dx = (S*)args.dx + o;
-      const Kind kind = lane_kind<T>(args.alpha, r, 2.5, alpha);
-      const bool stream = streams(args.stream, dx, n);
-      unsigned done = 0;
-      if (kind != INVALID && da) done = grad_lanes<S, true>(p, g, dx, da, n, alpha, stream, sc.rest());
-      else if (kind == GENERAL && alpha[0] != 1) done = grad_lanes<S, false>(p, g, dx, da, n, alpha, stream, sc.rest());
-      for (int j = 0; j < L; j++)
-        if (!(done >> j & 1)) grad_one<S>(args, r + j, sc);
+  for (; n <= LANE_LONGEST && r + L <= last; r += L) {
+    double alpha[L], *da = args.dalpha ? args.dalpha + r : nullptr;
+    auto p = (const S*)args.p + r * n, g = (const S*)args.g + r * n;
+    auto dx = (S*)args.dx + r * n;
+    const Kind kind = lane_kind<T>(args.alpha, r, 2.5, alpha);
+    const bool stream = streams(args.stream, dx, n);
+    unsigned done = 0;
+    if (!da && n < GRAD_PLAIN && (kind == SPARSEMAX || kind == ENTMAX15)) {
+      grad_plain<T>(kind, p, g, dx, n, L, stream, sc.numbers<T>(0));
+      continue;
     }
+    if constexpr (same<T, float>) {
+      if (da && kind != INVALID) done = grad_lanes<S, true>(p, g, dx, da, n, alpha, stream, sc.rest());
+      else if (kind == GENERAL && alpha[0] != 1) done = grad_lanes<S, false>(p, g, dx, da, n, alpha, stream, sc.rest());
+    }
+    for (int j = 0; j < L; j++)
+      if (!(done >> j & 1)) grad_one<S>(args, r + j, sc);
+  }
   for (; r < last; r++) grad_one<S>(args, r, sc);
 }
 // A block at a time, so that where lanes end and single rows begin does not depend on how threads share the work.
