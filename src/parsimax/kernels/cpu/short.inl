@@ -343,13 +343,22 @@ template <class S> inline i64 map_short(const parsimax::MapArgs& args, i64 first
     }
     const S* x = (const S*)args.x + r * n;
     S* p = (S*)args.p + r * n;
+    DenseRow* keep = args.dense ? args.dense + r : nullptr;
+    bool narrow[L] = {};
+    int narrow_rows = 0;
+    if constexpr (same<T, float>)
+      for (int j = 0; j < L && !fixed2 && !fixed15; j++) {
+        const Alpha a(alpha[j]);
+        narrow_rows += narrow[j] = dense_alpha(a) && map_narrow(x + j * n, p + j * n, n, a, keep ? keep + j : nullptr);
+      }
+    if (narrow_rows == L) continue;
     if (n > parsimax::SHORT) {
       if constexpr (same<T, float>) {
         if (n > 8192 || !smooth) break;
         bool done[L];
         map_lanes_gathered<S>(x, p, n, alpha, fixed2 ? SPARSEMAX : fixed15 ? ENTMAX15 : GENERAL, room, done);
         for (int j = 0; j < L; j++)
-          if (!done[j]) map_row<T>(x + j * n, p + j * n, n, Alpha(alpha[j]), sc);
+          if (!done[j] && !narrow[j]) map_row<T>(x + j * n, p + j * n, n, Alpha(alpha[j]), sc, keep ? keep + j : nullptr);
       } else break;
     } else if (fixed2) map_lanes<T, S, SPARSEMAX>(x, p, n, room);
     else if (fixed15) map_lanes<T, S, ENTMAX15>(x, p, n, room);
@@ -357,6 +366,9 @@ template <class S> inline i64 map_short(const parsimax::MapArgs& args, i64 first
       if (!smooth) break;
       map_lanes_general<S>(x, p, n, alpha, room);
     } else break;
+    if constexpr (same<T, float>)
+      for (int j = 0; j < L && narrow_rows; j++)  // again, so that a row does not depend on its neighbours
+        if (narrow[j]) map_narrow(x + j * n, p + j * n, n, Alpha(alpha[j]), keep ? keep + j : nullptr);
   }
   return r;
 }
@@ -378,6 +390,9 @@ template <class S> inline i64 grad_short(const parsimax::GradArgs& args, i64 fir
       if (!smooth || fixed) break;
       const S *p = (const S*)args.p + r * n, *g = (const S*)args.g + r * n;
       S* dx = (S*)args.dx + r * n;
+      int dense = 0;
+      for (int j = 0; j < L && args.dense; j++) dense += args.dense[r + j].kappa >= 0;
+      if (dense == L) continue;  // grad_block comes back to them
       if (args.dalpha) grad_lanes<S, true>(p, g, dx, args.dalpha + r, n, alpha, room);
       else grad_lanes<S, false>(p, g, dx, nullptr, n, alpha, room);
     }
@@ -388,10 +403,11 @@ template <class S> void map_block(const parsimax::MapArgs& args, i64 first, i64 
   auto x = (const S*)args.x;
   auto p = (S*)args.p;
   const Scratch sc{(char*)scratch, n};
+  for (i64 r = first; r < last && args.dense; r++) args.dense[r].kappa = -1;
   for (i64 r = map_short<S>(args, first, last, sc); r < last; r++) {
     const Alpha a(at(args.alpha, r));
     if (a.alpha > 2) map_row<double>(x + r * n, p + r * n, n, a, sc);  // the curve is steep at its edge
-    else map_row<Compute<S>>(x + r * n, p + r * n, n, a, sc);
+    else map_row<Compute<S>>(x + r * n, p + r * n, n, a, sc, args.dense ? args.dense + r : nullptr);
   }
 }
 template <class S> void grad_block(const parsimax::GradArgs& args, i64 first, i64 last, void* scratch) {
@@ -399,9 +415,19 @@ template <class S> void grad_block(const parsimax::GradArgs& args, i64 first, i6
   auto p = (const S*)args.p, g = (const S*)args.g;
   auto dx = (S*)args.dx;
   const Scratch sc{(char*)scratch, n};
-  for (i64 r = grad_short<S>(args, first, last, sc.rest()); r < last; r++) {
+  const i64 done = grad_short<S>(args, first, last, sc.rest());
+  for (i64 r = args.dense ? first : done; r < last; r++) {
     const Alpha a(at(args.alpha, r));
     const i64 o = r * n;
+    if constexpr (!same<S, double>)
+      if (args.dense && args.dense[r].kappa >= 0) {
+        const S* x = (const S*)args.x + o;
+        float *s = sc.numbers<float>(0), *rho = sc.numbers<float>(1);
+        if (args.dalpha) grad_dense<S, true>(x, g + o, dx + o, args.dalpha + r, n, a, args.dense[r], s, rho);
+        else grad_dense<S, false>(x, g + o, dx + o, nullptr, n, a, args.dense[r], s, rho);
+        continue;
+      }
+    if (r < done) continue;
     auto run = [&](auto t) {
       using T = decltype(t);
       if (args.dalpha) grad_row<T, S, true>(p + o, g + o, dx + o, args.dalpha + r, n, a, sc);
