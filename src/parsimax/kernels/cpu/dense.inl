@@ -160,7 +160,7 @@ template <bool PZ, class O> inline bool map_wide(const Alpha& a, float* z, i64 n
       V<T> s{}, s1{}, s2{};
       for (int k = 0; k < 16 && i < n; k++, i += L) {
         V<T> y;
-        const V<T> r = curve.at(load<T>(z + i), y), over = recip<T, 0>(y), r1 = r * over;
+        const V<T> r = curve.at(load<T>(z + i), y), over = recip<T, 1>(y), r1 = r * over;
         store<T, T>(kept + i, r);
         s += r, s1 += r1;
         s2 = fma<T>(r1, over, s2);
@@ -184,7 +184,7 @@ template <bool PZ, class O> inline bool map_wide(const Alpha& a, float* z, i64 n
     e.w -= B * log1p(x);
     const double before = e.E;
     e.E = exp(a.b * e.w);
-    if (size_of(x) < 1e-3) {
+    if (size_of(x) * B < 2e-3) {
       eps = before / e.E - 1;
       break;
     }
@@ -201,8 +201,9 @@ template <bool PZ, class O> inline bool map_wide(const Alpha& a, float* z, i64 n
       V<T> y = fma<T>(v, K, all<T>(1)), p;
       if (__builtin_expect(gt_bits<T>(near, y) & gt_bits<T>(y, -near), 0)) p = exact.at(v, y) * c;
       else {
-        const V<T> x = step - step * recip<T, 0>(y);
+        const V<T> x = step - step * recip<T, 1>(y);
         p = load<T>(kept + i) * c * fma<T>(x, fma<T>(x, second, first), all<T>(1));
+        p = y > 0 ? p : V<T>{};  // 1/y is NaN for a forbidden entry
       }
       if constexpr (PZ) along += p > 0 ? p * v : V<T>{};
       if constexpr (same<O, T>) {
