@@ -235,7 +235,7 @@ template <class T> struct Backward {
     if constexpr (same<T, float>)
       if (a.alpha.data && dense_alpha(alpha)) {
         const double* state = a.state + 2 * w.row(a, r);
-        const parsimax::DenseRow row{state[0], alpha.b / exp(alpha.b * state[1]), state[1], 1};
+        const parsimax::DenseRow row{alpha.b / exp(alpha.b * state[1]), T(state[0]), parsimax::DenseRow::WIDE};
         grad_dense<T, true>(p, dweight, dweight, a.dalpha + w.row(a, r), n, alpha, row, (T*)slope, (T*)rho);
         return weights(r, n);
       }

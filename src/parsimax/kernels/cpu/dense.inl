@@ -49,12 +49,20 @@ inline double narrow_root(const Binomials& c, const double* mean) {
   }
   return 0;
 }
-template <class S> inline bool map_narrow(const S* x, S* p, i64 n, const Alpha& a, DenseRow* keep) {
+// A look at the first numbers of a row, which spares most sparse rows the attempt.
+template <class S> inline bool maybe_narrow(const S* x, i64 n, const Alpha& a) {
+  using T = float;
+  if (!dense_alpha(a)) return false;
+  const T any = scalar_float(x[0]);
+  const V<T> d = load<T>(x, n, any) - any, size = d < 0 ? -d : d;
+  return !gt_bits<T>(size * T(a.b), all<T>(2 * NARROW));
+}
+template <class S> __attribute__((noinline)) bool map_narrow(const S* x, S* p, i64 n, const Alpha& a, DenseRow* keep) {
   using T = float;
   constexpr i64 L = W<T>;
-  const Binomials& c = binomials(a, n);
   const T any = scalar_float(x[0]);
   V<T> low = all<T>(any), high = low, worst{};
+  const Binomials& c = binomials(a, n);
   const double unit = a.b * c.power, widest = 2 * NARROW / unit;
   i64 i = 0;
   for (; i + 4 * L <= n; i += 4 * L) {
@@ -97,7 +105,7 @@ template <class S> inline bool map_narrow(const S* x, S* p, i64 n, const Alpha& 
   for (int k = SUMS; k >= 1; k--) total = (total + c.c[k] * mean[k]) * omega;
   const double p_c = 1 / (double(n) * (1 + total));
   for (int k = 0; k <= ORDER; k++) scaled[k] = c.c[k] * power * p_c, power *= omega;
-  if (keep) *keep = {centre, v, log(p_c), kappa};
+  if (keep) *keep = {v, centre, DenseRow::NARROW};
   V<T> h[ORDER + 1];
   for (int k = 0; k <= ORDER; k++) h[k] = all<T>(scaled[k]);
   for (i = 0; i < n; i += L) {
@@ -229,10 +237,10 @@ template <bool PZ, class O> inline bool try_wide(const Alpha& a, float* z, i64 n
 struct NarrowSlopes {
   using T = float;
   V<T> s[ORDER + 1], h[ORDER + 1];
-  NarrowSlopes(const Alpha& a, const DenseRow& row, i64 n) {
+  NarrowSlopes(const Alpha& a, double log_p, i64 n) {
     const Binomials& c = binomials(a, n);
     for (int k = 0; k <= ORDER; k++) s[k] = all<T>(c.less[k]);
-    h[0] = all<T>(row.log_p);
+    h[0] = all<T>(log_p);
     for (int k = 1; k <= ORDER; k++) h[k] = all<T>((k & 1 ? 1 : -1) / (a.b * k * (k + 1)));
   }
   void operator()(V<T> u, V<T>& weight, V<T>& rho) const {
@@ -260,8 +268,9 @@ inline void grad_dense(const S* x, const S* g, S* dx, double* dalpha, i64 n, con
   using T = float;
   constexpr i64 L = W<T>;
   static const T ones[16] = {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1};
-  const T centre = T(row.centre);
+  const T centre = row.centre;
   const V<T> m = all<T>(centre);
+  const double log_p = log(a.b / row.v) / a.b;
   double total = 0, sg = 0, sr = 0;
   auto gather = [&](auto slopes) {
     for (i64 i = 0; i < n;) {
@@ -279,12 +288,12 @@ inline void grad_dense(const S* x, const S* g, S* dx, double* dalpha, i64 n, con
       total += sum<T>(t), sg += sum<T>(tg), sr += sum<T>(tr);
     }
   };
-  if (row.kappa <= NARROW) {
-    const NarrowSlopes slopes(a, row, n);
+  if (row.kind == DenseRow::NARROW) {
+    const NarrowSlopes slopes(a, log_p, n);
     const V<T> v = all<T>(row.v);
     gather([&](V<T> d, V<T>& weight, V<T>& r) { slopes(d * v, weight, r); });
-  } else gather(WideSlopes(a, row.v, row.log_p));
-  const V<T> shift = all<T>(sg / total), middle = all<T>(sr / total), scale = all<T>(exp((1 - a.b) * row.log_p));
+  } else gather(WideSlopes(a, row.v, log_p));
+  const V<T> shift = all<T>(sg / total), middle = all<T>(sr / total), scale = all<T>(exp(log_p) * row.v / a.b);
   double slope = 0;
   for (i64 i = 0; i < n;) {
     V<T> along{};

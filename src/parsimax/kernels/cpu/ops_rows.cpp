@@ -118,24 +118,25 @@ std::tuple<Tensor, Tensor> entmax_bwd(Tensor p, Tensor g, std::optional<Tensor> 
   return {dx, dalpha};
 }
 
-// The same with what the backward needs of nearly dense rows (4 numbers each); without any such row the state is empty.
+// The same with what the backward needs of nearly dense rows (2 numbers each); without any such row the state is empty.
 std::tuple<Tensor, Tensor> entmax_learned_fwd(Tensor x, Tensor alpha) {
   const int t = type_of(x);
   const Rows r = rows_of(x);
   x = packed(x);
-  Tensor p = torch::stable::empty_like(x), state = torch::stable::new_empty(x, {r.rows, 4}, ScalarType::Double), hold = x;
-  auto dense = (DenseRow*)state.mutable_data_ptr();
-  const MapArgs args{x.const_data_ptr(), p.mutable_data_ptr(), param(alpha, 0, r.rows, hold), r.n, dense};
+  Tensor p = torch::stable::empty_like(x), state = torch::stable::new_empty(x, {r.rows, 2}, ScalarType::Double), hold = x;
+  static_assert(sizeof(DenseRow) == 2 * sizeof(double));
+  bool any = false;
+  const MapArgs args{x.const_data_ptr(), p.mutable_data_ptr(), param(alpha, 0, r.rows, hold), r.n,
+                     (DenseRow*)state.mutable_data_ptr(), &any};
   run(kernels().map[t], &args, r);
-  const bool any = r.n > 0 && std::any_of(dense, dense + r.rows, [](const DenseRow& d) { return d.kappa >= 0; });
-  return {p, any ? state : torch::stable::new_empty(x, {0, 4}, ScalarType::Double)};
+  return {p, any ? state : torch::stable::new_empty(x, {0, 2}, ScalarType::Double)};
 }
 std::tuple<Tensor, Tensor> entmax_learned_bwd(Tensor p, Tensor x, Tensor g, Tensor alpha, Tensor state, bool need_alpha) {
   const int t = type_of(p);
   const Rows r = rows_of(p);
   STD_TORCH_CHECK(type_of(g) == t && g.numel() == p.numel() && type_of(x) == t && x.numel() == p.numel(),
                   "parsimax: p, the scores and the gradient differ in type or size");
-  STD_TORCH_CHECK(state.numel() == 4 * r.rows && state.scalar_type() == ScalarType::Double, "parsimax: the state is not that of the forward");
+  STD_TORCH_CHECK(state.numel() == 2 * r.rows && state.scalar_type() == ScalarType::Double, "parsimax: the state is not that of the forward");
   p = packed(p);
   x = packed(x);
   g = packed(g);

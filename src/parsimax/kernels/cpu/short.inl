@@ -185,13 +185,14 @@ template <class T, class S, Kind A> inline void map_lanes(const S* x, S* p, i64 
 }
 
 // Rows whose candidates are few: gathered one by one, solved together. A row with too many is left (false in `done`).
-template <class S> inline void map_lanes_gathered(const S* x, S* p, i64 n, const double* alpha, Kind kind, char* room, bool* done) {
+template <class S> inline void map_lanes_gathered(const S* x, S* p, i64 n, const double* alpha, Kind kind, char* room, bool* done, DenseRow* keep) {
   using T = float;
   constexpr int L = W<T>;
   constexpr i64 LIMIT = 160, STRIDE = LIMIT + PAD;
   Packed<T> pack{(T*)room, (V<T>*)(room + sizeof(T) * L * STRIDE), STRIDE};
   auto index = (int32_t*)(room + 2 * sizeof(T) * L * STRIDE);
   i64 count[L];
+  unsigned narrow = 0;
   V<T> held{};
   LaneCurve c;
   for (int r = 0; r < L; r++) {
@@ -202,6 +203,11 @@ template <class S> inline void map_lanes_gathered(const S* x, S* p, i64 n, const
     c.b[r] = T(a.b);
     c.inv_b[r] = a.b == 0 ? 0 : T(1 / a.b);
     if (k.bad || k.max == -INF<T> || a.b <= 0) continue;
+    if (kind == GENERAL && maybe_narrow(x + r * n, n, a) && map_narrow(x + r * n, p + r * n, n, a, keep ? keep + r : nullptr)) {
+      narrow |= 1u << r;
+      done[r] = true;
+      continue;
+    }
     const i64 found = gather_some<T>(x + r * n, n, k.max, cut(a, Edge()), LIMIT, pack.rows + r * STRIDE, index + r * STRIDE);
     if (found < 0) continue;
     done[r] = true;
@@ -209,6 +215,7 @@ template <class S> inline void map_lanes_gathered(const S* x, S* p, i64 n, const
     held[r] = T(found);
     pack.most = found > pack.most ? found : pack.most;
   }
+  if (narrow == (1u << L) - 1) return;
   for (int r = 0; r < L; r++) pad_row<T>(pack.rows + r * STRIDE, count[r], pack.most, -INF<T>);
   pack.columns_from_rows();
   if (kind == SPARSEMAX) finish_lanes_fixed<T, SPARSEMAX>(pack, held);
@@ -216,17 +223,17 @@ template <class S> inline void map_lanes_gathered(const S* x, S* p, i64 n, const
   else solve_lanes(pack, c);
   pack.rows_from_columns();
   for (int r = 0; r < L; r++)
-    if (done[r]) scatter(p + r * n, n, pack.rows + r * STRIDE, index + r * STRIDE, count[r]);
+    if (done[r] && !(narrow >> r & 1)) scatter(p + r * n, n, pack.rows + r * STRIDE, index + r * STRIDE, count[r]);
 }
 
-template <class S> inline void map_lanes_general(const S* x, S* p, i64 n, const double* alpha, char* room) {
+template <class S> inline void map_lanes_general(const S* x, S* p, i64 n, const double* alpha, char* room, DenseRow* keep) {
   using T = float;
   constexpr int L = W<T>;
   const i64 stride = n + 2 * L, vectors = (n + L - 1) / L;
   Packed<T> pack{(T*)room, (V<T>*)(room + sizeof(T) * L * (parsimax::SHORT + 2 * L)), stride};
   uint16_t mask[L][parsimax::SHORT / 4 + 1];
   i64 count[L];
-  unsigned bad = 0, empty = 0;
+  unsigned bad = 0, empty = 0, narrow = 0;
   LaneCurve c;
   for (int r = 0; r < L; r++) {
     const S* row = x + r * n;
@@ -242,6 +249,12 @@ template <class S> inline void map_lanes_general(const S* x, S* p, i64 n, const 
     if (m == -INF<T>) empty |= 1u << r, m = 0;
     c.b[r] = T(alpha[r] - 1);
     c.inv_b[r] = c.b[r] == 0 ? 0 : 1 / c.b[r];
+    count[r] = 0;
+    const Alpha a(alpha[r]);
+    if (maybe_narrow(row, n, a) && map_narrow(row, p + r * n, n, a, keep ? keep + r : nullptr)) {
+      narrow |= 1u << r;
+      continue;
+    }
     const V<T> least = all<T>(c.b[r] > 0 ? -c.inv_b[r] * (1 + 1e-6) : -INF<double>);
     i64 k = 0;
     for (i64 i = 0, j = 0; j < vectors; i += L, j++) {
@@ -253,6 +266,7 @@ template <class S> inline void map_lanes_general(const S* x, S* p, i64 n, const 
     count[r] = k;
     pack.most = k > pack.most ? k : pack.most;
   }
+  if (narrow == (1u << L) - 1) return;
   for (int r = 0; r < L; r++) pad_row<T>(pack.rows + r * stride, count[r], pack.most, -INF<T>);
   pack.columns_from_rows();
   solve_lanes(pack, c);
@@ -260,7 +274,7 @@ template <class S> inline void map_lanes_general(const S* x, S* p, i64 n, const 
   for (int r = 0; r < L; r++) {
     if (bad >> r & 1) fill_row(p + r * n, n, __builtin_nan(""));
     else if (empty >> r & 1) fill_row(p + r * n, n, 0);
-    else unpack_row<T, S>(p + r * n, n, pack.rows + r * stride, mask[r]);
+    else if (!(narrow >> r & 1)) unpack_row<T, S>(p + r * n, n, pack.rows + r * stride, mask[r]);
   }
 }
 
@@ -344,31 +358,20 @@ template <class S> inline i64 map_short(const parsimax::MapArgs& args, i64 first
     const S* x = (const S*)args.x + r * n;
     S* p = (S*)args.p + r * n;
     DenseRow* keep = args.dense ? args.dense + r : nullptr;
-    bool narrow[L] = {};
-    int narrow_rows = 0;
-    if constexpr (same<T, float>)
-      for (int j = 0; j < L && !fixed2 && !fixed15; j++) {
-        const Alpha a(alpha[j]);
-        narrow_rows += narrow[j] = dense_alpha(a) && map_narrow(x + j * n, p + j * n, n, a, keep ? keep + j : nullptr);
-      }
-    if (narrow_rows == L) continue;
     if (n > parsimax::SHORT) {
       if constexpr (same<T, float>) {
         if (n > 8192 || !smooth) break;
         bool done[L];
-        map_lanes_gathered<S>(x, p, n, alpha, fixed2 ? SPARSEMAX : fixed15 ? ENTMAX15 : GENERAL, room, done);
+        map_lanes_gathered<S>(x, p, n, alpha, fixed2 ? SPARSEMAX : fixed15 ? ENTMAX15 : GENERAL, room, done, keep);
         for (int j = 0; j < L; j++)
-          if (!done[j] && !narrow[j]) map_row<T>(x + j * n, p + j * n, n, Alpha(alpha[j]), sc, keep ? keep + j : nullptr);
+          if (!done[j]) map_row<T>(x + j * n, p + j * n, n, Alpha(alpha[j]), sc, keep ? keep + j : nullptr);
       } else break;
     } else if (fixed2) map_lanes<T, S, SPARSEMAX>(x, p, n, room);
     else if (fixed15) map_lanes<T, S, ENTMAX15>(x, p, n, room);
     else if constexpr (same<T, float>) {
       if (!smooth) break;
-      map_lanes_general<S>(x, p, n, alpha, room);
+      map_lanes_general<S>(x, p, n, alpha, room, keep);
     } else break;
-    if constexpr (same<T, float>)
-      for (int j = 0; j < L && narrow_rows; j++)  // again, so that a row does not depend on its neighbours
-        if (narrow[j]) map_narrow(x + j * n, p + j * n, n, Alpha(alpha[j]), keep ? keep + j : nullptr);
   }
   return r;
 }
@@ -391,7 +394,7 @@ template <class S> inline i64 grad_short(const parsimax::GradArgs& args, i64 fir
       const S *p = (const S*)args.p + r * n, *g = (const S*)args.g + r * n;
       S* dx = (S*)args.dx + r * n;
       int dense = 0;
-      for (int j = 0; j < L && args.dense; j++) dense += args.dense[r + j].kappa >= 0;
+      for (int j = 0; j < L && args.dense; j++) dense += args.dense[r + j].kind != DenseRow::NOT;
       if (dense == L) continue;  // grad_block comes back to them
       if (args.dalpha) grad_lanes<S, true>(p, g, dx, args.dalpha + r, n, alpha, room);
       else grad_lanes<S, false>(p, g, dx, nullptr, n, alpha, room);
@@ -403,12 +406,14 @@ template <class S> void map_block(const parsimax::MapArgs& args, i64 first, i64 
   auto x = (const S*)args.x;
   auto p = (S*)args.p;
   const Scratch sc{(char*)scratch, n};
-  for (i64 r = first; r < last && args.dense; r++) args.dense[r].kappa = -1;
+  for (i64 r = first; r < last && args.dense; r++) args.dense[r].kind = DenseRow::NOT;
   for (i64 r = map_short<S>(args, first, last, sc); r < last; r++) {
     const Alpha a(at(args.alpha, r));
     if (a.alpha > 2) map_row<double>(x + r * n, p + r * n, n, a, sc);  // the curve is steep at its edge
     else map_row<Compute<S>>(x + r * n, p + r * n, n, a, sc, args.dense ? args.dense + r : nullptr);
   }
+  for (i64 r = first; r < last && args.dense; r++)
+    if (args.dense[r].kind != DenseRow::NOT) return __atomic_store_n(args.any_dense, true, __ATOMIC_RELAXED);
 }
 template <class S> void grad_block(const parsimax::GradArgs& args, i64 first, i64 last, void* scratch) {
   const i64 n = args.n;
@@ -420,7 +425,7 @@ template <class S> void grad_block(const parsimax::GradArgs& args, i64 first, i6
     const Alpha a(at(args.alpha, r));
     const i64 o = r * n;
     if constexpr (!same<S, double>)
-      if (args.dense && args.dense[r].kappa >= 0) {
+      if (args.dense && args.dense[r].kind != DenseRow::NOT) {
         const S* x = (const S*)args.x + o;
         float *s = sc.numbers<float>(0), *rho = sc.numbers<float>(1);
         if (args.dalpha) grad_dense<S, true>(x, g + o, dx + o, args.dalpha + r, n, a, args.dense[r], s, rho);
