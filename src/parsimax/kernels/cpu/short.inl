@@ -23,9 +23,10 @@ template <class T, class S> inline V<T> tops(const S* x, i64 n, V<T>* columns) {
   return m;
 }
 
-// Forward of W rows. A row that is NaN, empty or has too many candidates stays for map_row: its bit is not in the result.
+// Forward of W rows. A row that is NaN, empty or has too many candidates stays for map_row: its bit is not in the result,
+// nor are those of `skip`.
 template <class T, class S, Kind A>
-inline unsigned map_lanes(const S* x, S* p, i64 n, const double* alpha, bool stream, char* room) {
+inline unsigned map_lanes(const S* x, S* p, i64 n, const double* alpha, bool stream, char* room, unsigned skip = 0) {
   constexpr int L = W<T>;
   constexpr T B = LANE_SLOPE<T, A>;
   Packed<T> pack(room);
@@ -35,7 +36,7 @@ inline unsigned map_lanes(const S* x, S* p, i64 n, const double* alpha, bool str
   V<T> E = all<T>(1), edge, least, step{}, w{};  // edge: E can only be below
   LaneCurve c;
   bool quick = false;
-  unsigned odd = ~(gt_bits<T>(m, all<T>(-INF<T>)) & gt_bits<T>(all<T>(INF<T>), m));
+  unsigned odd = skip | ~(gt_bits<T>(m, all<T>(-INF<T>)) & gt_bits<T>(all<T>(INF<T>), m));
   if constexpr (A == GENERAL) {
     alignas(VB) T b[L];
     for (int r = 0; r < L; r++) b[r] = T(alpha[r] - 1);
@@ -102,13 +103,13 @@ inline unsigned map_lanes(const S* x, S* p, i64 n, const double* alpha, bool str
 
 // Backward of W rows in float, alpha in [0, 2.5] each, and d alpha. The result is as map_lanes has it.
 template <class S, bool BY_ALPHA>
-inline unsigned grad_lanes(const S* p, const S* g, S* dx, double* dalpha, i64 n, const double* alpha, bool stream, char* room) {
+inline unsigned grad_lanes(const S* p, const S* g, S* dx, double* dalpha, i64 n, const double* alpha, bool stream, char* room, unsigned skip = 0) {
   using T = float;
   constexpr int L = W<T>;
   Packed<T> a(room), h(room + a.BYTES);
   auto rho = (V<T>*)(room + 2 * a.BYTES);
   Marks<T> marks(n, room + a.BYTES * 5 / 2);
-  unsigned odd = 0;
+  unsigned odd = skip;
   i64 count[L], most = 0;
   const i64 limit = n > parsimax::SHORT ? LANE_LIMIT : n;
   marks.each(
@@ -151,7 +152,8 @@ inline unsigned grad_lanes(const S* p, const S* g, S* dx, double* dalpha, i64 n,
   a.to_rows(a.columns, most);
   unpack_rows<T>(dx, n, a, marks, ~odd, stream, p + L * n, g + L * n);
   if constexpr (BY_ALPHA)
-    for (int r = 0; r < L; r++) dalpha[r] = slope[r];
+    for (int r = 0; r < L; r++)
+      if (!(odd >> r & 1)) dalpha[r] = slope[r];
   return ~odd;
 }
 
@@ -173,13 +175,14 @@ template <class S> inline void map_one(const parsimax::MapArgs& args, i64 r, con
   auto p = (S*)args.p + r * n;
   const Alpha a(at(args.alpha, r));
   if (a.alpha > 2) map_row<double>(x, p, n, a, sc);  // the curve is steep at its edge
-  else map_row<Compute<S>>(x, p, n, a, sc);
+  else map_row<Compute<S>>(x, p, n, a, sc, args.dense ? args.dense + r : nullptr);
 }
 template <class S> void map_block(const parsimax::MapArgs& args, i64 first, i64 last, void* scratch) {
   using T = Compute<S>;
   constexpr int L = W<T>;
   const i64 n = args.n;
   const Scratch sc{(char*)scratch, n};
+  for (i64 r = first; r < last && args.dense; r++) args.dense[r].kind = DenseRow::NOT;
   i64 r = first;
   if (n <= (same<T, float> ? LANE_LONGEST : parsimax::SHORT))
     for (; r + L <= last; r += L) {
@@ -194,11 +197,20 @@ template <class S> void map_block(const parsimax::MapArgs& args, i64 first, i64 
       } else if (kind == SPARSEMAX) done = map_lanes<T, S, SPARSEMAX>(x, p, n, alpha, stream, sc.rest());
       else if (kind == ENTMAX15) done = map_lanes<T, S, ENTMAX15>(x, p, n, alpha, stream, sc.rest());
       else if constexpr (same<T, float>)
-        if (kind == GENERAL) done = map_lanes<T, S, GENERAL>(x, p, n, alpha, stream, sc.rest());
+        if (kind == GENERAL) {
+          unsigned narrow = 0;
+          for (int j = 0; j < L; j++)
+            if (const Alpha a(alpha[j]); maybe_narrow(x + j * n, n, a))
+              narrow |= unsigned(map_narrow(x + j * n, p + j * n, n, a, args.dense ? args.dense + r + j : nullptr)) << j;
+          if (narrow == ALL<T>) continue;
+          done = narrow | map_lanes<T, S, GENERAL>(x, p, n, alpha, stream, sc.rest(), narrow);
+        }
       for (int j = 0; j < L; j++)
         if (!(done >> j & 1)) map_one<S>(args, r + j, sc);
     }
   for (; r < last; r++) map_one<S>(args, r, sc);
+  for (r = first; r < last && args.dense; r++)
+    if (args.dense[r].kind != DenseRow::NOT) return __atomic_store_n(args.any_dense, true, __ATOMIC_RELAXED);
 }
 
 template <class S> inline void grad_one(const parsimax::GradArgs& args, i64 r, const Scratch& sc) {
@@ -206,6 +218,13 @@ template <class S> inline void grad_one(const parsimax::GradArgs& args, i64 r, c
   auto p = (const S*)args.p + r * n, g = (const S*)args.g + r * n;
   auto dx = (S*)args.dx + r * n;
   const Alpha a(at(args.alpha, r));
+  if constexpr (!same<S, double>)
+    if (args.dense && args.dense[r].kind != DenseRow::NOT) {
+      auto x = (const S*)args.x + r * n;
+      float *s = sc.numbers<float>(0), *rho = sc.numbers<float>(1);
+      if (args.dalpha) return grad_dense<S, true>(x, g, dx, args.dalpha + r, n, a, args.dense[r], s, rho);
+      return grad_dense<S, false>(x, g, dx, nullptr, n, a, args.dense[r], s, rho);
+    }
   auto run = [&](auto t) {
     using T = decltype(t);
     if (args.dalpha) grad_row<T, S, true>(p, g, dx, args.dalpha + r, n, a, sc);
@@ -232,8 +251,11 @@ template <class S> void grad_block(const parsimax::GradArgs& args, i64 first, i6
       continue;
     }
     if constexpr (same<T, float>) {
-      if (da && kind != INVALID) done = grad_lanes<S, true>(p, g, dx, da, n, alpha, stream, sc.rest());
-      else if (kind == GENERAL && alpha[0] != 1) done = grad_lanes<S, false>(p, g, dx, da, n, alpha, stream, sc.rest());
+      unsigned dense = 0;
+      for (int j = 0; j < L && args.dense; j++) dense |= unsigned(args.dense[r + j].kind != DenseRow::NOT) << j;
+      if (dense == ALL<T>) {
+      } else if (da && kind != INVALID) done = grad_lanes<S, true>(p, g, dx, da, n, alpha, stream, sc.rest(), dense);
+      else if (kind == GENERAL && alpha[0] != 1) done = grad_lanes<S, false>(p, g, dx, da, n, alpha, stream, sc.rest(), dense);
     }
     for (int j = 0; j < L; j++)
       if (!(done >> j & 1)) grad_one<S>(args, r + j, sc);
