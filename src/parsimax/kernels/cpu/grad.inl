@@ -41,7 +41,7 @@ template <class T, bool BY_ALPHA> inline V<T> weigh(const Alpha& a, V<T> p, V<T>
   sums.sg.add(s != 0 ? s * g : V<T>{});
   return s;
 }
-// alpha = 2, 1.5 or 1 in rows too short for skipping to pay. STREAM: whole vectors, past the cache.
+// alpha = 2, 1.5 or 1 in rows too short for skipping to pay. STREAM: past the cache.
 template <bool STREAM, class T, class S, class F> inline void grad_plain(const S* p, const S* g, S* dx, i64 n, T* kept, F weight) {
   constexpr i64 L = W<T>;
   V<T> total{}, sg{}, total1{}, sg1{};
@@ -56,11 +56,16 @@ template <bool STREAM, class T, class S, class F> inline void grad_plain(const S
   if (i < n) add(i, total, sg);
   const T sum_s = sum<T>(total + total1);
   const V<T> shift = all<T>(sum_s == 0 ? T(0) : sum<T>(sg + sg1) / sum_s);
-  for (i = 0; i < n; i += L) {
-    const V<T> s = load<T>(kept + i), d = s * (load<T>(g + i, n - i, T(0)) - shift), o = s != 0 ? d : V<T>{};
-    if constexpr (STREAM) stream<S, T>(dx + i, o);
-    else store<S, T>(dx + i, o, n - i);
+  auto result = [&](i64 i) {
+    const V<T> s = load<T>(kept + i), d = s * (load<T>(g + i, n - i, T(0)) - shift);
+    return s != 0 ? d : V<T>{};
+  };
+  i = 0;
+  if constexpr (STREAM) {
+    if ((i = head(dx))) store<S, T>(dx, result(0), i);
+    for (; i + L <= n; i += L) stream<S, T>(dx + i, result(i));
   }
+  for (; i < n; i += L) store<S, T>(dx + i, result(i), n - i);
 }
 constexpr i64 GRAD_PLAIN = 2048;  // shorter rows: looking for the support costs more than it spares
 template <class T, class S>

@@ -118,14 +118,31 @@ template <class T> struct Marks {
 
 // v spread to the marks of a row, zeros elsewhere. What the next rows will read, `next` and perhaps `other`, is asked for on
 // the way: while rows are being solved, nothing else would keep the memory busy.
-template <bool STREAM, class T, class S> inline void unpack(S* out, i64 n, const T* v, const uint16_t* marks, const S* next, const S* other) {
+template <bool STREAM, class T, class S>
+inline void unpack(S* out, i64 n, const T* v, const uint16_t* marks, const S* next, const S* other) {
   constexpr int L = W<T>;
-  for (i64 i = 0, k = 0; i < n; i += L, k++) {
-    const V<T> o = spread<T>(v, marks[k]);
+  i64 i = 0, k = 0;
+#if defined(__AVX512F__)
+  if constexpr (STREAM && same<T, float>) {  // what lies between two multiples of 64 bytes comes from two vectors
+    const i64 first = head(out), vectors = (n + L - 1) / L;
+    const __m512i lane = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+    const __m512i at = _mm512_add_epi32(lane, _mm512_set1_epi32(int(first)));
+    V<T> low = spread<T>(v, marks[k++]);
+    if (first) store<S, T>(out, low, first);
+    for (i = first; i < n; i += L, k++) {
+      const V<T> high = k < vectors ? spread<T>(v, marks[k]) : V<T>{}, o = _mm512_permutex2var_ps(low, at, high);
+      __builtin_prefetch(next + i);
+      if (other) __builtin_prefetch(other + i, 0, 2);
+      if (i + L <= n) stream<S, T>(out + i, o);
+      else store<S, T>(out + i, o, n - i);
+      low = high;
+    }
+  }
+#endif
+  for (; i < n; i += L, k++) {
     __builtin_prefetch(next + i);
     if (other) __builtin_prefetch(other + i, 0, 2);
-    if constexpr (STREAM) stream<S, T>(out + i, o);
-    else store<S, T>(out + i, o, n - i);
+    store<S, T>(out + i, spread<T>(v, marks[k]), n - i);
   }
 }
 template <class T, class S>

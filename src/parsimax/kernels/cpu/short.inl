@@ -190,7 +190,7 @@ template <class S> void map_block(const parsimax::MapArgs& args, i64 first, i64 
       auto x = (const S*)args.x + r * n;
       auto p = (S*)args.p + r * n;
       const Kind kind = lane_kind<T>(args.alpha, r, 2, alpha);
-      const bool stream = streams(args.stream, p, n);
+      const bool stream = streams<S>(args.stream, n);
       unsigned done = 0;
       if (VB == 16 && n > parsimax::SHORT && kind != GENERAL) {
         // vectors of 4 floats: marks cost more than they spare
@@ -244,7 +244,7 @@ template <class S> void grad_block(const parsimax::GradArgs& args, i64 first, i6
     auto p = (const S*)args.p + r * n, g = (const S*)args.g + r * n;
     auto dx = (S*)args.dx + r * n;
     const Kind kind = lane_kind<T>(args.alpha, r, 2.5, alpha);
-    const bool stream = streams(args.stream, dx, n);
+    const bool stream = streams<S>(args.stream, n);
     unsigned done = 0;
     if (!da && n < GRAD_PLAIN && (kind == SPARSEMAX || kind == ENTMAX15)) {
       grad_plain<T>(kind, p, g, dx, n, L, stream, sc.numbers<T>(0));

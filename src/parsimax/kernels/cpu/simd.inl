@@ -295,16 +295,21 @@ template <class T> inline V<T> vroot_quick(V<T> v) {
 #endif
   return vroot<T>(v);
 }
-// Whole vectors past the cache, where S is float and p aligned; stream_fence before others look.
+// Whether rows of n can be written past the cache: head(p) numbers as usual, then whole vectors by stream(p, v), then what is
+// left as usual; stream_fence before others look.
+template <class S> inline bool streams(bool wanted, i64 n) {
+#if defined(__AVX512F__)
+  return wanted && same<S, float> && n >= 64;
+#else
+  return false;
+#endif
+}
+inline i64 head(const void* p) { return i64(-(uintptr_t)p % VB / sizeof(float)); }
 template <class S, class T> inline void stream(S* p, V<T> v) {
 #if defined(__AVX512F__)
   if constexpr (same<S, float> && same<T, float>) return _mm512_stream_ps(p, v);
 #endif
   store<S, T>(p, v);
-}
-// Whether rows that begin at p can be written past the cache.
-template <class S> inline bool streams(bool wanted, const S* p, i64 n) {
-  return wanted && same<S, float> && ((uintptr_t)p | uintptr_t(n) * sizeof(S)) % VB == 0;
 }
 inline void stream_fence() {
 #if defined(__AVX512F__)
