@@ -118,6 +118,47 @@ def test_gradients_equal_the_reference(block):
         assert close((da / size).where(good, 0) / scale, (ra / size).where(good, 0) / scale, dtype), case
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("n", [1, 17, 64, 300, 1000, 5000])
+def test_nearly_dense_rows_have_a_precise_gradient_by_alpha(n, dtype):
+    """p differs little between the entries, and its rounding must not show in what α moves, in half types too."""
+    draw = torch.Generator().manual_seed(n)
+    spread = torch.logspace(-4, -0.5, 33, dtype=torch.float64)[:, None]  # rows of every kind within one block
+    x = (torch.randn(33, n, generator=draw, dtype=torch.float64) * spread).to(dtype)
+    x[5] = x[5, 0]  # a plateau
+    if n > 1:
+        x[7, 0] = -torch.inf
+    g = torch.randn(33, n, generator=draw).to(dtype)
+    alpha = torch.linspace(1.06, 1.9, 33, dtype=torch.float64)[:, None]
+    leaves = [x.clone().requires_grad_(), alpha.clone().requires_grad_()]
+    p = parsimax.entmax(*leaves)
+    _, da = torch.autograd.grad(p, leaves, g)
+    exact = [x.double().requires_grad_(), alpha.clone().requires_grad_()]
+    truth = reference(parsimax.entmax, *exact)
+    dx, ra = torch.autograd.grad(truth, exact, g.double(), retain_graph=True)
+    assert close(p, truth, dtype)
+    if dtype == torch.float32:
+        assert ((p.sum(-1, dtype=torch.float64) - 1).abs() < 1e-6).all()
+    flat = (truth > 0.65 * truth.amax(-1, keepdim=True)).all(-1, keepdim=True)
+    assert flat.sum() >= 8
+    size = (dx.square() * (exact[0] - exact[0].mean(-1, keepdim=True)).square()).sum(-1, keepdim=True).sqrt() + 1e-9
+    assert ((da - ra).abs() / size)[flat].nan_to_num(0).max() < 1e-5 * (1 + torch.tensor(n).log())
+
+
+def test_nearly_dense_attention_has_a_precise_gradient_by_alpha():
+    draw = torch.Generator().manual_seed(0)
+    q, k, v, g = (torch.randn(1, 3, 130, 16, generator=draw) for _ in range(4))
+    q = q * 0.01
+    alpha = torch.tensor([1.1, 1.4, 1.6]).view(3, 1, 1).requires_grad_()
+    for causal in (False, True):
+        (ours,) = torch.autograd.grad(parsimax.entmax_attention(q, k, v, alpha=alpha, is_causal=causal), alpha, g)
+        exact = [t.double() for t in (q, k, v)]
+        wide = alpha.detach().double().requires_grad_()
+        truth = reference(lambda a, t=exact, c=causal: parsimax.entmax_attention(*t, alpha=a, is_causal=c), wide)
+        (true,) = torch.autograd.grad(truth, wide, g.double())
+        assert ((ours - true).abs() < 1e-5 * true.abs().amax()).all()
+
+
 @pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
 def test_losses_equal_the_reference(dtype):
     for case in range(max(20, CASES // 10)):

@@ -42,7 +42,9 @@ def aliases(inputs: Sequence[Any], wanted: Sequence[bool]) -> tuple[Any, ...]:
 @dataclass(frozen=True)
 class RowKernel:
     """``forward(x, parameter) -> p``; ``backward(saved, g, parameter, want) -> (dx, dparameter or None)``, where
-    ``saved`` is the output, or the input if ``saves_input``; ``rule`` is the same in torch, differentiable."""
+    ``saved`` is the output, or the input if ``saves_input``; ``rule`` is the same in torch, differentiable.
+    ``learn(x, parameter) -> (p, state)`` is the forward for a parameter that is learned: if the state is not empty,
+    ``learn_backward(p, x, g, parameter, state, want)`` is more precise than ``backward``."""
 
     forward: Callable[[Tensor, Tensor | None], Tensor]
     backward: Callable[[Tensor, Tensor, Tensor | None, bool], tuple[Tensor, Tensor | None]]
@@ -50,6 +52,8 @@ class RowKernel:
     operator: Callable[..., Tensor]  # of (x, parameter) or x alone, for graphs
     saves_input: bool = False
     rule_from_output: bool = True  # the rule needs p alone, and its rounding does no harm
+    learn: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]] | None = None
+    learn_backward: Callable[[Tensor, Tensor, Tensor, Tensor, Tensor, bool], tuple[Tensor, Tensor | None]] | None = None
 
     def __call__(self, x: Tensor, parameter: Tensor | None = None) -> Tensor:
         """``parameter`` has the shape of ``x`` with size 1 in the last dimension, or broadcasts to that."""
@@ -72,9 +76,16 @@ def _plain(parameter: Tensor | None) -> Tensor | None:
 class _Rows(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, kernel: RowKernel, x: Tensor, parameter: Tensor | None) -> Tensor:
-        p = kernel.forward(x, _plain(parameter))
+        plain, state = _plain(parameter), None
+        # The size of the state depends on the values, so a graph goes without it.
+        if kernel.learn is not None and plain is not None and not torch.compiler.is_compiling():
+            p, state = kernel.learn(x, plain)
+        else:
+            p = kernel.forward(x, plain)
         ctx.kernel, ctx.parameter_given = kernel, parameter is not None
-        ctx.save_for_backward(x if kernel.saves_input else p, *([] if parameter is None else [parameter]))
+        ctx.state = state if state is not None and len(state) else None
+        more = [] if parameter is None else [parameter]
+        ctx.save_for_backward(x if kernel.saves_input else p, *more, *([] if ctx.state is None else [x]))
         return p
 
     @staticmethod
@@ -83,6 +94,9 @@ class _Rows(torch.autograd.Function):
         parameter = rest[0] if ctx.parameter_given else None
         if derivative_is_observed(g):
             dx, change = ctx.kernel.rule(saved, g, parameter)
+        elif ctx.state is not None:
+            want = ctx.needs_input_grad[2]
+            dx, change = ctx.kernel.learn_backward(saved, rest[1], g, _plain(parameter), ctx.state, want)
         else:
             dx, change = ctx.kernel.backward(saved, g, _plain(parameter), ctx.needs_input_grad[2])
         if parameter is None or not ctx.needs_input_grad[2]:
@@ -163,14 +177,24 @@ def entmax_kernel(value: float | None) -> RowKernel:
         dx, change = ops._entmax_bwd(p, g, alpha, fixed, want)
         return dx, change if want else None
 
+    def learn(x: Tensor, alpha: Tensor) -> tuple[Tensor, Tensor]:
+        p, state = ops._entmax_learned_fwd(x, alpha)
+        return p, state
+
+    def learn_backward(
+        p: Tensor, x: Tensor, g: Tensor, alpha: Tensor, state: Tensor, want: bool
+    ) -> tuple[Tensor, Tensor | None]:
+        dx, change = ops._entmax_learned_bwd(p, x, g, alpha, state, want)
+        return dx, change if want else None
+
     rule = partial(entmax_rule, value=fixed)
-    return RowKernel(
-        forward,
-        backward,
-        rule,
-        operator=lambda x, alpha=None: ops.entmax(x, alpha, fixed),
-        rule_from_output=value is not None,
-    )
+    def operator(x: Tensor, alpha: Tensor | None = None) -> Tensor:
+        p: Tensor = ops.entmax(x, alpha, fixed)
+        return p
+
+    if value is not None:
+        return RowKernel(forward, backward, rule, operator)
+    return RowKernel(forward, backward, rule, operator, rule_from_output=False, learn=learn, learn_backward=learn_backward)
 
 
 def topk_kernel(k: int) -> RowKernel:

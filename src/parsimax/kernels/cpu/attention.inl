@@ -245,6 +245,20 @@ template <class S> struct Backward {
     a.dalpha[w.row(a, r)] = weight_gradient<T>(n, alpha, a.alpha.data != nullptr, p, dweight, slope, rho);
   }
 
+  // Scores to weights and dL/dp to dL/dscore, in place.
+  void through_dense(i64 r, i64 n, T* p, T* dweight) {
+    const Alpha alpha = alpha_of(a, w.b, w.h, w.first + r);
+    if constexpr (same<T, float>)
+      if (a.alpha.data && dense_alpha(alpha)) {
+        const double* state = a.state + 2 * w.row(a, r);
+        const parsimax::DenseRow row{alpha.b / exp(alpha.b * state[1]), T(state[0]), parsimax::DenseRow::WIDE};
+        grad_dense<T, true>(p, dweight, dweight, a.dalpha + w.row(a, r), n, alpha, row, (T*)slope, (T*)rho);
+        return weights(r, n);
+      }
+    weights(r, n);
+    through_mapping(r, n, p, dweight);
+  }
+
   void sparse_row(i64 r, i64 count, const int32_t* at, const T* p) {
     for (i64 j = 0; j < count; j++) dweight[j] = dot<T>(grad(r), v + at[j] * a.v.l, a.value_dim);
     through_mapping(r, count, p, dweight);
@@ -266,8 +280,7 @@ template <class S> struct Backward {
     for (i64 r = first; r < last; r++) {
       const i64 n = keys_of(a, w.first + r);
       T *pr = scores + r * stride, *gr = grads + r * stride;
-      weights(r, n);
-      through_mapping(r, n, pr, gr);
+      through_dense(r, n, pr, gr);
       if (T* m = dmask(r)) __builtin_memcpy(m, gr, n * sizeof(T));
       for (i64 j = 0; j < n; j++) gr[j] *= T(a.scale);
       for (i64 j = n; j < width; j++) pr[j] = gr[j] = 0;

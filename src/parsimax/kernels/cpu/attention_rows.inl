@@ -125,10 +125,20 @@ double weight_gradient(i64 n, const Alpha& alpha, const T* p, T* dweight, C* slo
   }
   return by_alpha.get();
 }
+// Nearly equal weights: by alpha they differ by less than float leaves of the difference.
+template <class T> inline bool nearly_equal(i64 n, const T* p) {
+  V<T> low = all<T>(n > 0 ? p[0] : 0), high = low;
+  for (i64 j = 0; j < n; j += W<T>) {
+    const V<T> v = load<T>(p + j, n - j, p[0]);
+    low = v < low ? v : low;
+    high = v > high ? v : high;
+  }
+  return -max<T>(-low) > max<T>(high) / 16;
+}
 template <class T> double weight_gradient(i64 n, const Alpha& alpha, bool by_alpha, const T* p, T* dweight, void* slope, void* rho) {
   const auto run = [&]<class C>(C* s, C* r) {
     return by_alpha ? weight_gradient<C, true, T>(n, alpha, p, dweight, s, r) : weight_gradient<C, false, T>(n, alpha, p, dweight, s, r);
   };
-  return needs_double<T>(alpha) ? run((double*)slope, (double*)rho) : run((T*)slope, (T*)rho);
+  return needs_double<T>(alpha) || (same<T, float> && by_alpha && nearly_equal<T>(n, p)) ? run((double*)slope, (double*)rho) : run((T*)slope, (T*)rho);
 }
 }  // namespace

@@ -102,7 +102,7 @@ template <class T> struct Curve {
     exponential = b == 0;
     inv_b = all<T>(exponential ? 1.4426950408889634 : 1 / b);
   }
-  V<T> at(V<T> z, V<T>& y) const {
+  V<T> at(V<T> z, V<T>& y, V<T>* log2_y = nullptr) const {
     V<T> t, f;
     if (exponential) {
       y = all<T>(1);
@@ -111,7 +111,8 @@ template <class T> struct Curve {
     y = fma<T>(z, lo, fma<T>(z, hi, all<T>(1)));
     const V<T> e = split<T>(y, f), x = fma<T>(z, hi, z * lo);
     f = e == 0 ? x : f;  // near 1 the difference itself, not what is left of it after adding 1
-    const V<T> g = log2_part<T>(f) * inv_b;
+    const V<T> l = log2_part<T>(f), g = l * inv_b;
+    if (log2_y) *log2_y = e + l;
     t = fma<T>(e, inv_b, g);
     const V<T> low = all<T>(same<T, float> ? -160 : -1200);
     t = t > low ? t : low;

@@ -41,22 +41,44 @@ template <class T, bool BY_ALPHA> inline V<T> weigh(const Alpha& a, V<T> p, V<T>
   sums.sg.add(s != 0 ? s * g : V<T>{});
   return s;
 }
-// alpha = 2, 1.5 or 1 in rows too short for skipping to pay.
-template <class T, class S, class F> inline void grad_plain(const S* p, const S* g, S* dx, i64 n, T* kept, F weight) {
+// alpha = 2, 1.5 or 1 in rows too short for skipping to pay. STREAM: past the cache.
+template <bool STREAM, class T, class S, class F> inline void grad_plain(const S* p, const S* g, S* dx, i64 n, T* kept, F weight) {
   constexpr i64 L = W<T>;
-  V<T> total{}, sg{};
-  for (i64 i = 0; i < n; i += L) {
-    const V<T> v = load<T>(p + i, n - i, T(0)), w = weight(v), s = v != 0 ? w : V<T>{}, sh = s * load<T>(g + i, n - i, T(0));
-    total += s;
-    sg += v != 0 ? sh : V<T>{};
+  V<T> total{}, sg{}, total1{}, sg1{};
+  auto add = [&](i64 i, V<T>& sum, V<T>& dot) {
+    const V<T> v = load<T>(p + i, n - i, T(0)), w = weight(v), s = v != 0 ? w : V<T>{};
+    sum += s;
+    dot += v != 0 ? s * load<T>(g + i, n - i, T(0)) : V<T>{};
     store<T, T>(kept + i, s);
-  }
-  const T sum_s = sum<T>(total);
-  const V<T> shift = all<T>(sum_s == 0 ? T(0) : sum<T>(sg) / sum_s);
-  for (i64 i = 0; i < n; i += L) {
+  };
+  i64 i = 0;
+  for (; i + L < n; i += 2 * L) add(i, total, sg), add(i + L, total1, sg1);
+  if (i < n) add(i, total, sg);
+  const T sum_s = sum<T>(total + total1);
+  const V<T> shift = all<T>(sum_s == 0 ? T(0) : sum<T>(sg + sg1) / sum_s);
+  auto result = [&](i64 i) {
     const V<T> s = load<T>(kept + i), d = s * (load<T>(g + i, n - i, T(0)) - shift);
-    store<S, T>(dx + i, s != 0 ? d : V<T>{}, n - i);
+    return s != 0 ? d : V<T>{};
+  };
+  i = 0;
+  if constexpr (STREAM) {
+    if ((i = head(dx))) store<S, T>(dx, result(0), i);
+    for (; i + L <= n; i += L) stream<S, T>(dx + i, result(i));
   }
+  for (; i < n; i += L) store<S, T>(dx + i, result(i), n - i);
+}
+constexpr i64 GRAD_PLAIN = 2048;  // shorter rows: looking for the support costs more than it spares
+template <class T, class S>
+inline void grad_plain(Kind kind, const S* p, const S* g, S* dx, i64 n, i64 rows, bool stream, T* kept) {
+  auto run = [&](auto weight) {
+    if (stream)
+      for (i64 o = 0; o < rows * n; o += n) grad_plain<true, T>(p + o, g + o, dx + o, n, kept, weight);
+    else
+      for (i64 o = 0; o < rows * n; o += n) grad_plain<false, T>(p + o, g + o, dx + o, n, kept, weight);
+  };
+  if (kind == SPARSEMAX) run([](V<T> v) { return v * 0 + 1; });  // NaN stays NaN
+  else if (kind == ENTMAX15) run([](V<T> v) { return vroot_quick<T>(v); });
+  else run([](V<T> v) { return v; });
 }
 template <class T, class S, bool BY_ALPHA>
 inline void grad_row(const S* p, const S* g, S* dx, double* dalpha, i64 n, const Alpha& a, const Scratch& sc) {
@@ -68,11 +90,7 @@ inline void grad_row(const S* p, const S* g, S* dx, double* dalpha, i64 n, const
     if (BY_ALPHA) *dalpha = n && scalar_float(p[0]) != scalar_float(p[0]) ? __builtin_nan("") : 0;
     return;
   }
-  if (!BY_ALPHA && n < (a.kind == SPARSEMAX ? 800 : 2048)) {  // below, looking for the support costs more than it spares
-    if (a.kind == SPARSEMAX) return grad_plain<T>(p, g, dx, n, pv, [](V<T> v) { return v * 0 + 1; });  // NaN stays NaN
-    if (a.kind == ENTMAX15) return grad_plain<T>(p, g, dx, n, pv, [](V<T> v) { return vroot<T>(v); });
-    if (a.b == 0) return grad_plain<T>(p, g, dx, n, pv, [](V<T> v) { return v; });
-  }
+  if (!BY_ALPHA && n < GRAD_PLAIN && (a.kind != GENERAL || a.b == 0)) return grad_plain<T>(a.kind, p, g, dx, n, 1, false, pv);
   i64 c = 0;
   const i64 most = n / 3;
   for (i64 i = 0; i < n && c <= most; i += 4 * L) {

@@ -29,13 +29,20 @@ template <class T, class S> inline void scatter(S* p, i64 n, const T* value, con
   for (i64 i = 0; i < count; i++) p[index[i]] = from_float<S>(value[i]);
 }
 
-template <class T, class S> inline void map_row(const S* x, S* p, i64 n, const Alpha& a, const Scratch& sc) {
+template <class T, class S> inline void map_row(const S* x, S* p, i64 n, const Alpha& a, const Scratch& sc, DenseRow* keep = nullptr) {
+  if constexpr (same<T, float>)
+    if (maybe_narrow(x, n, a) && map_narrow(x, p, n, a, keep)) return;
   const Peak<T> k = peak<T>(x, n);
   if (k.bad || a.kind == INVALID) return fill_row(p, n, __builtin_nan(""));
   if (k.max == -INF<T>) return fill_row(p, n, 0);
   T* value = sc.numbers<T>(0);
   Edge e = start<T>(a, k);
   const Gathered g = gather<T>(x, n, k.max, cut(a, e), value, sc.index());
+  if constexpr (same<T, float>)
+    if (g.dense && try_wide<false>(a, value, n, e, p, (double*)nullptr)) {
+      if (keep) *keep = {a.b / e.E, k.max, DenseRow::WIDE};
+      return;
+    }
   solve<T>(a, value, g.count, e);
   if (g.dense) return evaluate<T, false>(a, e, value, n, p, (double*)nullptr);
   evaluate<T, false>(a, e, value, g.count, value, (double*)nullptr);

@@ -88,6 +88,12 @@ static Param param(const std::optional<Tensor>& t, double value, int64_t rows, T
   hold = packed(*t);
   return {hold.const_data_ptr(), type == ScalarType::Double, count == 1 ? 0 : 1, 0};
 }
+// Whether a last-level cache is too small for what an operator reads and writes, `tensors` of the size of x: then its
+// result will not be found there anyway, and writing past the cache spares reading the lines first. 32 MB is what a group of
+// cores shares; sysconf says 320 MB in a virtual machine that has 32.
+static bool streams(const Tensor& x, int64_t tensors) {
+  return int64_t(x.numel() * x.element_size()) * tensors > int64_t(32) << 20;
+}
 // Zeros, so that rows of length 0, which no kernel visits, have a value.
 static Tensor one_per_row(const Tensor& x, int64_t rows, bool wanted, ScalarType type = ScalarType::Double) {
   if (!wanted) return torch::stable::new_empty(x, {0}, type);
@@ -99,7 +105,7 @@ Tensor entmax_fwd(Tensor x, std::optional<Tensor> alpha, double alpha_value) {
   const Rows r = rows_of(x);
   x = packed(x);
   Tensor p = torch::stable::empty_like(x), hold = x;
-  const MapArgs args{x.const_data_ptr(), p.mutable_data_ptr(), param(alpha, alpha_value, r.rows, hold), r.n};
+  const MapArgs args{x.const_data_ptr(), p.mutable_data_ptr(), param(alpha, alpha_value, r.rows, hold), r.n, streams(x, 2)};
   run(kernels().map[t], &args, r);
   return p;
 }
@@ -113,7 +119,36 @@ std::tuple<Tensor, Tensor> entmax_bwd(Tensor p, Tensor g, std::optional<Tensor> 
   g = packed(g);
   Tensor dx = torch::stable::empty_like(p), dalpha = one_per_row(p, r.rows, need_alpha), hold = p;
   const GradArgs args{p.const_data_ptr(), g.const_data_ptr(), dx.mutable_data_ptr(),
-                      need_alpha ? (double*)dalpha.mutable_data_ptr() : nullptr, param(alpha, alpha_value, r.rows, hold), r.n};
+                      need_alpha ? (double*)dalpha.mutable_data_ptr() : nullptr, param(alpha, alpha_value, r.rows, hold), r.n, streams(p, 3)};
+  run(kernels().grad[t], &args, r);
+  return {dx, dalpha};
+}
+
+// The same with what the backward needs of nearly dense rows (2 numbers each); without any such row the state is empty.
+std::tuple<Tensor, Tensor> entmax_learned_fwd(Tensor x, Tensor alpha) {
+  const int t = type_of(x);
+  const Rows r = rows_of(x);
+  x = packed(x);
+  Tensor p = torch::stable::empty_like(x), state = torch::stable::new_empty(x, {r.rows, 2}, ScalarType::Double), hold = x;
+  static_assert(sizeof(DenseRow) == 2 * sizeof(double));
+  bool any = false;
+  const MapArgs args{x.const_data_ptr(), p.mutable_data_ptr(), param(alpha, 0, r.rows, hold), r.n, streams(x, 2),
+                     (DenseRow*)state.mutable_data_ptr(), &any};
+  run(kernels().map[t], &args, r);
+  return {p, any ? state : torch::stable::new_empty(x, {0, 2}, ScalarType::Double)};
+}
+std::tuple<Tensor, Tensor> entmax_learned_bwd(Tensor p, Tensor x, Tensor g, Tensor alpha, Tensor state, bool need_alpha) {
+  const int t = type_of(p);
+  const Rows r = rows_of(p);
+  STD_TORCH_CHECK(type_of(g) == t && g.numel() == p.numel() && type_of(x) == t && x.numel() == p.numel(),
+                  "parsimax: p, the scores and the gradient differ in type or size");
+  STD_TORCH_CHECK(state.numel() == 2 * r.rows && state.scalar_type() == ScalarType::Double, "parsimax: the state is not that of the forward");
+  p = packed(p);
+  x = packed(x);
+  g = packed(g);
+  Tensor dx = torch::stable::empty_like(p), dalpha = one_per_row(p, r.rows, need_alpha), hold = p;
+  const GradArgs args{p.const_data_ptr(), g.const_data_ptr(), dx.mutable_data_ptr(), need_alpha ? (double*)dalpha.mutable_data_ptr() : nullptr,
+                      param(alpha, 0, r.rows, hold), r.n, streams(p, 3), x.const_data_ptr(), (const DenseRow*)state.const_data_ptr()};
   run(kernels().grad[t], &args, r);
   return {dx, dalpha};
 }
@@ -239,6 +274,8 @@ int64_t isa() { return level; }
 STABLE_TORCH_LIBRARY(parsimax, m) {
   m.def("_entmax_fwd(Tensor x, Tensor? alpha, float alpha_value) -> Tensor");
   m.def("_entmax_bwd(Tensor p, Tensor g, Tensor? alpha, float alpha_value, bool need_alpha) -> (Tensor, Tensor)");
+  m.def("_entmax_learned_fwd(Tensor x, Tensor alpha) -> (Tensor, Tensor)");
+  m.def("_entmax_learned_bwd(Tensor p, Tensor x, Tensor g, Tensor alpha, Tensor state, bool need_alpha) -> (Tensor, Tensor)");
   m.def("_topk_sparsemax_fwd(Tensor x, int k) -> (Tensor, Tensor)");
   m.def("_loss_fwd(Tensor x, Tensor target, Tensor? alpha, float alpha_value, float smoothing, Tensor? weight) -> (Tensor, Tensor, Tensor, Tensor)");
   m.def(
@@ -253,6 +290,8 @@ STABLE_TORCH_LIBRARY(parsimax, m) {
 STABLE_TORCH_LIBRARY_IMPL(parsimax, CPU, m) {
   m.impl("_entmax_fwd", TORCH_BOX(&entmax_fwd));
   m.impl("_entmax_bwd", TORCH_BOX(&entmax_bwd));
+  m.impl("_entmax_learned_fwd", TORCH_BOX(&entmax_learned_fwd));
+  m.impl("_entmax_learned_bwd", TORCH_BOX(&entmax_learned_bwd));
   m.impl("_topk_sparsemax_fwd", TORCH_BOX(&topk_fwd));
   m.impl("_loss_fwd", TORCH_BOX(&loss_fwd));
   m.impl("_loss_bwd", TORCH_BOX(&loss_bwd));

@@ -12,8 +12,15 @@ struct Param {  // a float, or one number for all rows or for each of them
   int64_t stride;
   double value;
 };
-struct MapArgs { const void* x; void* p; Param alpha; int64_t n; };
-struct GradArgs { const void *p, *g; void* dx; double* dalpha; Param alpha; int64_t n; };
+// What the backward needs of a nearly dense row to start from x instead of p (dense.inl); NOT: it is not such a row.
+struct DenseRow {
+  double v;
+  float centre;
+  enum : int32_t { NOT, NARROW, WIDE } kind;
+};
+// stream: the result is too large for the cache, so it may be written past it.
+struct MapArgs { const void* x; void* p; Param alpha; int64_t n; bool stream; DenseRow* dense = nullptr; bool* any_dense = nullptr; };
+struct GradArgs { const void *p, *g; void* dx; double* dalpha; Param alpha; int64_t n; bool stream; const void* x = nullptr; const DenseRow* dense = nullptr; };
 struct TopkArgs { const void* x; void* p; bool* certain; int64_t n, k; };
 // What the backward of the loss needs of a row: its max, edge (w, E), theta, the count of its candidates, d loss / d alpha.
 struct LossRow { double max, w, E, dalpha; int64_t count; };

@@ -1,312 +1,143 @@
-// Short rows, W of them at once, one to a lane: sums need no reduction across lanes and short Newton chains overlap.
-// Every lane holds one row whatever its neighbours are, so a row's bits do not depend on them.
+// Rows of ordinary length, W of them at once: forward and backward through lanes.inl.
 #pragma once
-#include "grad.inl"
+#include "lanes.inl"
 namespace {
-template <class T, int STEP, int... J> inline void butterfly(V<T>& a, V<T>& b, std::integer_sequence<int, J...>) {
+template <class T> constexpr unsigned ALL = (1u << W<T>) - 1;
+template <class T> constexpr T CLOSE = same<T, float> ? T(2.4e-7) : T(4.5e-16);  // two roundings
+// The maxima of the lanes of W rows, transposed, NaN apart: the largest number of each row, and a part of the row to start from.
+template <class T, class S> inline V<T> tops(const S* x, i64 n, V<T>* columns) {
   constexpr int L = W<T>;
-  const V<T> first = __builtin_shufflevector(a, b, (J & STEP ? L + J - STEP : J)...);
-  b = __builtin_shufflevector(a, b, (J & STEP ? L + J : J + STEP)...);
-  a = first;
-}
-template <class T, int STEP = 1> inline void transpose(V<T>* v) {  // W x W numbers
-  if constexpr (STEP < W<T>) {
-    for (int i = 0; i < W<T>; i++)
-      if (!(i & STEP)) butterfly<T, STEP>(v[i], v[i + STEP], std::make_integer_sequence<int, W<T>>{});
-    transpose<T, 2 * STEP>(v);
-  }
-}
-
-// The numbers of W rows that take part, moved to the front of each row and transposed.
-template <class T> struct Packed {
-  static constexpr int L = W<T>;
-  T* rows;         // L rows of `stride` numbers
-  V<T>* columns;   // transposed
-  i64 stride, most = 0;
-  void columns_from_rows() {
-    for (i64 i = 0; i < most; i += L) {
-      V<T> t[L];
-      for (int r = 0; r < L; r++) t[r] = load<T>(rows + r * stride + i);
-      transpose<T>(t);
-      for (int j = 0; j < L; j++) columns[i + j] = t[j];
-    }
-  }
-  void rows_from_columns() {
-    for (i64 i = 0; i < most; i += L) {
-      V<T> t[L];
-      for (int j = 0; j < L; j++) t[j] = columns[i + j];
-      transpose<T>(t);
-      for (int r = 0; r < L; r++) store<T, T>(rows + r * stride + i, t[r]);
-    }
-  }
-};
-template <class T> inline void pad_row(T* row, i64 count, i64 most, T fill) {
-  for (i64 i = count; i < most; i += W<T>) store<T, T>(row + i, all<T>(fill));
-}
-// One row: v spread to the lanes of each mask, zeros elsewhere.
-template <class T, class S> inline void unpack_row(S* out, i64 n, const T* v, const uint16_t* mask) {
-  constexpr int L = W<T>;
-  for (i64 i = 0, k = 0; i < n; i += L, k++) {
-    V<T> o{};
-#if defined(__AVX512F__)
-    if constexpr (same<T, float>) o = _mm512_maskz_expand_ps(mask[k], load<T>(v));
-    else o = _mm512_maskz_expand_pd(mask[k], load<T>(v));
-    v += __builtin_popcount(mask[k]);
-#else
-    for (unsigned b = mask[k]; b; b &= b - 1) o[__builtin_ctz(b)] = *v++;
-#endif
-    store<S, T>(out + i, o, n - i);
-  }
-}
-
-// log1p(f) / f / log(2) for f in [-1/4, 1/2], in float
-inline V<float> log2_ratio(V<float> f) {
-  return horner<float>(f, all<float>(7.806572213e-02), -1.742292175e-01, 2.163247097e-01, -2.427236216e-01, 2.881915286e-01,
-                       -3.605759187e-01, 4.809020798e-01, -7.213484784e-01, 1.442695032);
-}
-// alpha in [0, 2], one per lane, in float: smooth through alpha = 1 (b = 0), as curve.inl and solve_general are.
-struct LaneCurve {
-  using T = float;
-  V<T> b, inv_b, kappa, K;  // kappa = 1 / E, K = b kappa
-  V<T> at(V<T> z, V<T>& y) const {
-    y = fma<T>(z, K, all<T>(1));
-    V<T> f;
-    const V<T> e = split<T>(y, f), u = z * kappa, x = u * b;
-    f = e == 0 ? x : f;
-    const V<T> ratio = log2_ratio(f);
-    const V<T> t = e == 0 ? u * ratio : (e + f * ratio) * inv_b;
-    const V<T> live = y > 0 ? exp2<T>(t) : V<T>{}, out = z > -INF<T> ? live : V<T>{};
-    y = out > 0 ? y : all<T>(1);
-    return out;
-  }
-};
-inline V<float> lane_step(const LaneCurve& c, V<float> R, V<float> slope, V<float> excess) {  // dw
-  using T = float;
-  const V<T> ln2 = all<T>(0.6931471805599453), x = -c.b * excess, q = R / slope;
-  const V<T> h = horner<T>(x, all<T>(1 / 5040.), 1 / 720., 1 / 120., 1 / 24., 1 / 6., 0.5, 1.0);  // expm1(x) / x
-  const V<T> g = -q * excess * h, f = c.b * g, near = g * log2_ratio(f) * ln2;
-  const V<T> far = log2<T>(1 + q * (exp2<T>(x * T(1.4426950408889634)) - 1)) * ln2 * c.inv_b;
-  const V<T> ax = x < 0 ? -x : x;
-  return ax < T(0.4) ? (f > T(-0.25) ? (f < T(0.5) ? near : far) : far) : far;
-}
-
-// The columns of a pack hold z, -inf beyond each row's count; they become p. One alpha in [0, 2] per lane.
-inline void solve_lanes(Packed<float>& pack, LaneCurve& c) {
-  using T = float;
-  V<T> w{}, R, y, live = all<T>(1);  // a solved lane stays as it is while others go on
-  c.kappa = all<T>(1);
-  for (int it = 0; it < 40; it++) {
-    V<T> slope{};
-    R = V<T>{};
-    c.K = c.b * c.kappa;
-    for (i64 j = 0; j < pack.most; j++) {
-      const V<T> r = c.at(pack.columns[j], y);
-      R += r;
-      slope += r * recip<T, 0>(y);
-    }
-    const V<T> excess = R > 0 ? log2<T>(R) * T(0.6931471805599453) + w : V<T>{}, size = excess < 0 ? -excess : excess;
-    const V<T> dw = R > 0 ? lane_step(c, R, slope, excess) : V<T>{};
-    w += live > 0 ? dw : V<T>{};
-    c.kappa = exp2<T>(-c.b * w * T(1.4426950408889634));
-    live = size > T(1e-4) ? live : V<T>{};
-    if (!gt_bits<T>(live, V<T>{})) break;
-  }
-  c.K = c.b * c.kappa;
-  R = V<T>{};
-  for (i64 j = 0; j < pack.most; j++) R += pack.columns[j] = c.at(pack.columns[j], y);
-  const V<T> scale = 1 / R;
-  for (i64 j = 0; j < pack.most; j++) pack.columns[j] *= scale;
-}
-// alpha = 2 or 1.5 in every lane. E in T; its last step is kept apart as the low part.
-template <class T, Kind A> inline void solve_lanes_fixed(V<T>* z, i64 columns, V<T> count, V<T>& E, V<T>& step) {
-  constexpr T B = A == SPARSEMAX ? T(1) : T(0.5), TOL = same<T, float> ? T(2e-7) : T(1e-15);
-  V<T> live = all<T>(1);  // a solved lane stays as it is while others go on
-  E = all<T>(1), step = V<T>{};
-  if (columns & 1) z[columns++] = all<T>(-INF<T>);
-  for (int it = 0; it < 100; it++) {
-    V<T> s{}, k{}, s1{}, k1{};
-    auto add = [&](V<T> v, V<T>& sum, V<T>& slope) {
-      const V<T> d = positive<T>(v * B + E);
-      if constexpr (A == SPARSEMAX) sum += d, slope += d > 0 ? all<T>(1) : V<T>{};
-      else sum += d * d, slope += d;
-    };
-    E -= live > 0 ? step : V<T>{};
-    for (i64 j = 0; j < columns; j += 2) add(z[j], s, k), add(z[j + 1], s1, k1);
-    s += s1, k += k1;
-    V<T> left, next;
-    if constexpr (A == SPARSEMAX) next = (s - 1) / k, left = s - 1;
-    else next = (s - vroot<T>(s)) / k, left = s < T(1.2) ? count * next * next - 2 * k * next + s - 1 : s;
-    next = k > 0 ? next : V<T>{};
-    step = live > 0 ? next : step;
-    live = left > TOL ? live : V<T>{};
-    if (!gt_bits<T>(live, V<T>{})) break;
-  }
-}
-template <class T, Kind A> inline void finish_lanes_fixed(Packed<T>& pack, V<T> count) {
-  V<T> E, step;
-  solve_lanes_fixed<T, A>(pack.columns, pack.most, count, E, step);
-  for (i64 j = 0; j < pack.most; j++) {
-    const V<T> d = positive<T>(pack.columns[j] * (A == SPARSEMAX ? T(1) : T(0.5)) + E - step);
-    pack.columns[j] = A == SPARSEMAX ? d : d * d;
-  }
-}
-
-// alpha = 2 and 1.5: all columns stay.
-template <class T, class S, Kind A> inline void map_lanes(const S* x, S* p, i64 n, char* room) {
-  constexpr int L = W<T>;
-  constexpr T B = A == SPARSEMAX ? T(1) : T(0.5);
-  auto z = (V<T>*)room;
-  V<T> m = all<T>(-INF<T>), worst{}, E = all<T>(1), step{};
-  for (i64 i = 0; i < n; i += L) {
-    V<T> t[L];
-    for (int r = 0; r < L; r++) t[r] = load<T>(x + r * n + i, n - i, -INF<T>);
-    transpose<T>(t);
-    for (int j = 0; j < L; j++) {
-      z[i + j] = t[j];
-      m = vmax<T>(t[j], m);
-      worst = t[j] == t[j] ? worst : t[j];
-    }
-  }
-  const unsigned bad = ne_bits<T>(worst, worst) | gt_bits<T>(m, all<T>(same<T, float> ? 3.4028234663852886e38 : 1.7976931348623157e308));
-  const unsigned empty = gt_bits<T>(all<T>(same<T, float> ? -3.4028234663852886e38 : -1.7976931348623157e308), m);
-  m = m > -INF<T> ? m : V<T>{};
-  for (i64 j = 0; j < n; j++) z[j] -= m;
-  solve_lanes_fixed<T, A>(z, n, all<T>(double(n)), E, step);
-  for (int r = 0; r < L; r++) {
-    S* out = p + r * n;
-    if (bad >> r & 1) fill_row(out, n, __builtin_nan(""));
-    else if (empty >> r & 1) fill_row(out, n, 0);
-    else
-      for (i64 i = 0; i < n; i += L) {
-        const V<T> d = positive<T>((load<T>(x + r * n + i, n - i, -INF<T>) - m[r]) * B + E[r] - step[r]);
-        store<S, T>(out + i, A == SPARSEMAX ? d : d * d, n - i);
-      }
-  }
-}
-
-// Rows whose candidates are few: gathered one by one, solved together. A row with too many is left (false in `done`).
-template <class S> inline void map_lanes_gathered(const S* x, S* p, i64 n, const double* alpha, Kind kind, char* room, bool* done) {
-  using T = float;
-  constexpr int L = W<T>;
-  constexpr i64 LIMIT = 160, STRIDE = LIMIT + PAD;
-  Packed<T> pack{(T*)room, (V<T>*)(room + sizeof(T) * L * STRIDE), STRIDE};
-  auto index = (int32_t*)(room + 2 * sizeof(T) * L * STRIDE);
-  i64 count[L];
-  V<T> held{};
-  LaneCurve c;
-  for (int r = 0; r < L; r++) {
-    const Alpha a(alpha[r]);
-    const Peak<T> k = peak<T>(x + r * n, n);
-    done[r] = false;
-    count[r] = 0;
-    c.b[r] = T(a.b);
-    c.inv_b[r] = a.b == 0 ? 0 : T(1 / a.b);
-    if (k.bad || k.max == -INF<T> || a.b <= 0) continue;
-    const i64 found = gather_some<T>(x + r * n, n, k.max, cut(a, Edge()), LIMIT, pack.rows + r * STRIDE, index + r * STRIDE);
-    if (found < 0) continue;
-    done[r] = true;
-    count[r] = found;
-    held[r] = T(found);
-    pack.most = found > pack.most ? found : pack.most;
-  }
-  for (int r = 0; r < L; r++) pad_row<T>(pack.rows + r * STRIDE, count[r], pack.most, -INF<T>);
-  pack.columns_from_rows();
-  if (kind == SPARSEMAX) finish_lanes_fixed<T, SPARSEMAX>(pack, held);
-  else if (kind == ENTMAX15) finish_lanes_fixed<T, ENTMAX15>(pack, held);
-  else solve_lanes(pack, c);
-  pack.rows_from_columns();
-  for (int r = 0; r < L; r++)
-    if (done[r]) scatter(p + r * n, n, pack.rows + r * STRIDE, index + r * STRIDE, count[r]);
-}
-
-template <class S> inline void map_lanes_general(const S* x, S* p, i64 n, const double* alpha, char* room) {
-  using T = float;
-  constexpr int L = W<T>;
-  const i64 stride = n + 2 * L, vectors = (n + L - 1) / L;
-  Packed<T> pack{(T*)room, (V<T>*)(room + sizeof(T) * L * (parsimax::SHORT + 2 * L)), stride};
-  uint16_t mask[L][parsimax::SHORT / 4 + 1];
-  i64 count[L];
-  unsigned bad = 0, empty = 0;
-  LaneCurve c;
+  V<T> t[L];
   for (int r = 0; r < L; r++) {
     const S* row = x + r * n;
-    T* to = pack.rows + r * stride;
-    V<T> top = all<T>(-INF<T>), worst{}, v[4];
-    for (i64 i = 0; i < n; i += L) {
-      v[0] = load<T>(row + i, n - i, -INF<T>);
-      top = vmax<T>(v[0], top);
-      worst = v[0] == v[0] ? worst : v[0];
-    }
-    T m = max<T>(top);
-    if (ne_bits<T>(worst, worst) || m == INF<T>) bad |= 1u << r, m = 0;
-    if (m == -INF<T>) empty |= 1u << r, m = 0;
-    c.b[r] = T(alpha[r] - 1);
-    c.inv_b[r] = c.b[r] == 0 ? 0 : 1 / c.b[r];
-    const V<T> least = all<T>(c.b[r] > 0 ? -c.inv_b[r] * (1 + 1e-6) : -INF<double>);
-    i64 k = 0;
-    for (i64 i = 0, j = 0; j < vectors; i += L, j++) {
-      const V<T> z = load<T>(row + i, n - i, -INF<T>) - m;
-      mask[r][j] = uint16_t(gt_bits<T>(z, least));
-      push<T>(to + k, z, mask[r][j]);
-      k += __builtin_popcount(mask[r][j]);
-    }
-    count[r] = k;
-    pack.most = k > pack.most ? k : pack.most;
+    V<T> top = all<T>(-INF<T>), other = top;
+    i64 i = 0;
+    for (; i + 2 * L <= n; i += 2 * L) top = vmax<T>(load<T>(row + i), top), other = vmax<T>(load<T>(row + i + L), other);
+    for (; i < n; i += L) top = vmax<T>(load<T>(row + i, n - i, -INF<T>), top);
+    t[r] = vmax<T>(top, other);
   }
-  for (int r = 0; r < L; r++) pad_row<T>(pack.rows + r * stride, count[r], pack.most, -INF<T>);
-  pack.columns_from_rows();
-  solve_lanes(pack, c);
-  pack.rows_from_columns();
-  for (int r = 0; r < L; r++) {
-    if (bad >> r & 1) fill_row(p + r * n, n, __builtin_nan(""));
-    else if (empty >> r & 1) fill_row(p + r * n, n, 0);
-    else unpack_row<T, S>(p + r * n, n, pack.rows + r * stride, mask[r]);
-  }
+  transpose<T>(t);
+  V<T> m = t[0];
+  for (int j = 0; j < L; j++) m = vmax<T>(t[j], m);
+  for (int j = 0; j < L; j++) columns[j] = t[j] - m;
+  return m;
 }
 
-// Backward of W rows with alpha in [0, 2.5] each, and d alpha.
+// Forward of W rows. A row that is NaN, empty or has too many candidates stays for map_row: its bit is not in the result,
+// nor are those of `skip`.
+template <class T, class S, Kind A>
+inline unsigned map_lanes(const S* x, S* p, i64 n, const double* alpha, bool stream, char* room, unsigned skip = 0) {
+  constexpr int L = W<T>;
+  constexpr T B = LANE_SLOPE<T, A>;
+  Packed<T> pack(room);
+  auto out = (V<T>*)(room + pack.BYTES);
+  Marks<T> marks(n, room + pack.BYTES * 3 / 2);
+  const V<T> m = tops<T>(x, n, pack.columns);
+  V<T> E = all<T>(1), edge, least, step{}, w{};  // edge: E can only be below
+  LaneCurve c;
+  bool quick = false;
+  unsigned odd = skip | ~(gt_bits<T>(m, all<T>(-INF<T>)) & gt_bits<T>(all<T>(INF<T>), m));
+  if constexpr (A == GENERAL) {
+    alignas(VB) T b[L];
+    for (int r = 0; r < L; r++) b[r] = T(alpha[r] - 1);
+    c.b = load<T>(b);
+    c.inv_b = c.b == 0 ? V<T>{} : 1 / c.b;
+    c.move(w);
+    quick = !~(gt_bits<T>(c.b, all<T>(QUICK_FROM)) | ~ALL<T>);
+    for (int j = 0; j < L; j++) pack.columns[j] = vmax<T>(pack.columns[j], all<T>(LANE_LOWEST));
+    if (quick) approach_lanes(pack.columns, L, c, 1);
+    edge = T(1.005) / c.kappa;
+    least = c.b > 0 ? -edge * c.inv_b : all<T>(-INF<T>);
+    if (n > parsimax::SHORT) odd |= ~gt_bits<T>(c.b, V<T>{});  // everything would be a candidate
+  } else {
+    solve_lanes_fixed<T, A>(pack.columns, L, all<T>(L), E, step, 1);
+    E -= step;
+    edge = E * T(1 + 1e-5) + T(1e-6);
+    least = -edge * (1 / B);
+  }
+  const V<T> am = m < 0 ? -m : m, cut = (m + least) - (am - least) * CLOSE<T>;  // below what is subtracted from
+  alignas(VB) T cuts[L], helds[L];
+  store<T, T>(cuts, cut);
+  for (int r = 0; r < L; r++)
+    if (odd >> r & 1) cuts[r] = INF<T>;
+  i64 count[L], most = 0;
+  const i64 limit = n > parsimax::SHORT ? LANE_LIMIT : n;
+  marks.each(
+      x, n, -INF<T>, limit, count, [&](int r, V<T> v) { return nle_bits<T>(v, all<T>(cuts[r])); },
+      [&](int r, i64 k, i64 at, unsigned bits) {
+        push<T>(pack.row(r) + at, load<T>(x + r * n + k * L, n - k * L, -INF<T>), bits);
+      });
+  for (int r = 0; r < L; r++) {
+    if (count[r] > limit) odd |= 1u << r, count[r] = 0;
+    most = count[r] > most ? count[r] : most;
+    helds[r] = T(count[r]);
+  }
+  const V<T> held = load<T>(helds);
+  pack.to_columns(count, most, -INF<T>);
+  V<T>* z = pack.columns;
+  for (i64 j = 0; j < most; j++) {
+    z[j] -= m;
+    odd |= ne_bits<T>(z[j], z[j]);
+  }
+  if constexpr (A == GENERAL) {
+    for (i64 j = 0; j < most; j++) z[j] = vmax<T>(z[j], all<T>(LANE_LOWEST));
+    if (quick) {
+      approach_lanes(z, most, c, 2);
+      w = log2<T>(c.kappa) * -c.inv_b * T(0.6931471805599453);
+      c.move(w);
+    }
+    solve_lanes(z, out, most, c, w);
+    odd |= gt_bits<T>(c.b, V<T>{}) & gt_bits<T>(all<T>(1), edge * c.kappa);
+  } else {
+    solve_lanes_fixed<T, A>(z, most, held, E, step, 100);
+    for (i64 j = 0; j < most; j++) {
+      const V<T> d = positive<T>(z[j] * B + E - step);
+      out[j] = A == SPARSEMAX ? d : d * d;
+    }
+    odd |= gt_bits<T>(E - step, edge);
+  }
+  pack.to_rows(out, most);
+  unpack_rows<T>(p, n, pack, marks, ~odd, stream, x + L * n, (const S*)nullptr);
+  return ~odd;
+}
+
+// Backward of W rows in float, alpha in [0, 2.5] each, and d alpha. The result is as map_lanes has it.
 template <class S, bool BY_ALPHA>
-inline void grad_lanes(const S* p, const S* g, S* dx, double* dalpha, i64 n, const double* alpha, char* room) {
+inline unsigned grad_lanes(const S* p, const S* g, S* dx, double* dalpha, i64 n, const double* alpha, bool stream, char* room, unsigned skip = 0) {
   using T = float;
   constexpr int L = W<T>;
-  const i64 stride = n + 2 * L, vectors = (n + L - 1) / L;
-  const i64 rows_bytes = sizeof(T) * L * (parsimax::SHORT + 2 * L);
-  Packed<T> a{(T*)room, (V<T>*)(room + 2 * rows_bytes), stride}, h{(T*)(room + rows_bytes), (V<T>*)(room + 3 * rows_bytes), stride};
-  uint16_t mask[L][parsimax::SHORT / 4 + 1];
+  Packed<T> a(room), h(room + a.BYTES);
+  auto rho = (V<T>*)(room + 2 * a.BYTES);
+  Marks<T> marks(n, room + a.BYTES * 5 / 2);
+  unsigned odd = skip;
   i64 count[L], most = 0;
-  V<T> b;
+  const i64 limit = n > parsimax::SHORT ? LANE_LIMIT : n;
+  marks.each(
+      p, n, T(0), limit, count, [](int, V<T> v) { return ne_bits<T>(v, V<T>{}); },
+      [&](int r, i64 k, i64 at, unsigned bits) {
+        const i64 from = r * n + k * L;
+        push<T>(a.row(r) + at, load<T>(p + from, n - k * L, T(0)), bits);
+        push<T>(h.row(r) + at, load<T>(g + from, n - k * L, T(0)), bits);
+      });
+  alignas(VB) T bs[L];
   for (int r = 0; r < L; r++) {
-    i64 k = 0;
-    for (i64 i = 0, j = 0; j < vectors; i += L, j++) {
-      const V<T> v = load<T>(p + r * n + i, n - i, T(0));
-      const unsigned on = ne_bits<T>(v, V<T>{});
-      mask[r][j] = uint16_t(on);
-      push<T>(a.rows + r * stride + k, v, on);
-      push<T>(h.rows + r * stride + k, load<T>(g + r * n + i, n - i, T(0)), on);
-      k += __builtin_popcount(on);
-    }
-    count[r] = k;
-    most = k > most ? k : most;
-    b[r] = T(alpha[r] - 1);
+    if (count[r] > limit) odd |= 1u << r, count[r] = 0;
+    most = count[r] > most ? count[r] : most;
+    bs[r] = T(alpha[r] - 1);
   }
-  for (int r = 0; r < L; r++) {
-    pad_row<T>(a.rows + r * stride, count[r], most, T(0));
-    pad_row<T>(h.rows + r * stride, count[r], most, T(0));
-  }
-  a.most = h.most = most;
-  a.columns_from_rows();
-  h.columns_from_rows();
-  auto rho = (V<T>*)(room + 4 * rows_bytes);
+  const V<T> b = load<T>(bs);
+  a.to_columns(count, most, T(0));
+  h.to_columns(count, most, T(0));
   V<T> total{}, sg{}, sr{};
   for (i64 j = 0; j < most; j++) {
     const V<T> v = a.columns[j], l2 = log2<T>(v), decay = exp2<T>(-b * l2);
-    V<T> s = v * decay;
-    s = v == v ? (v != 0 ? s : V<T>{}) : v;
+    V<T> s = v == v ? v * decay : v;
     if constexpr (BY_ALPHA) {
       const V<T> l = l2 * T(0.6931471805599453), q = l * l * phi<T>(l * b, decay) * recip<T, 1>(decay);
       rho[j] = v != 0 ? q : V<T>{};
       sr += v != 0 ? s * q : V<T>{};
     }
+    s = v != 0 ? s : V<T>{};
     a.columns[j] = s;
     total += s;
     sg += s != 0 ? s * h.columns[j] : V<T>{};
@@ -318,106 +149,128 @@ inline void grad_lanes(const S* p, const S* g, S* dx, double* dalpha, i64 n, con
     if constexpr (BY_ALPHA) slope += s != 0 ? d * (rho[j] - mean) : V<T>{};
     a.columns[j] = d;
   }
-  a.rows_from_columns();
-  for (int r = 0; r < L; r++) {
-    unpack_row<T, S>(dx + r * n, n, a.rows + r * stride, mask[r]);
-    if (BY_ALPHA) dalpha[r] = slope[r];
-  }
+  a.to_rows(a.columns, most);
+  unpack_rows<T>(dx, n, a, marks, ~odd, stream, p + L * n, g + L * n);
+  if constexpr (BY_ALPHA)
+    for (int r = 0; r < L; r++)
+      if (!(odd >> r & 1)) dalpha[r] = slope[r];
+  return ~odd;
 }
 
-// Takes as many rows from `first` as it can, and says how many are done.
-template <class S> inline i64 map_short(const parsimax::MapArgs& args, i64 first, i64 last, const Scratch& sc) {
-  char* room = sc.rest();
-  using T = Compute<S>;
-  constexpr int L = W<T>;
-  const i64 n = args.n;
-  i64 r = first;
-  for (; r + L <= last; r += L) {
-    double alpha[L];
-    bool fixed2 = true, fixed15 = true, smooth = same<T, float>;
-    for (int j = 0; j < L; j++) {
-      alpha[j] = at(args.alpha, r + j);
-      fixed2 &= alpha[j] == 2;
-      fixed15 &= alpha[j] == 1.5;
-      smooth &= alpha[j] >= 0 && alpha[j] <= 2;
-    }
-    const S* x = (const S*)args.x + r * n;
-    S* p = (S*)args.p + r * n;
-    if (n > parsimax::SHORT) {
-      if constexpr (same<T, float>) {
-        if (n > 8192 || !smooth) break;
-        bool done[L];
-        map_lanes_gathered<S>(x, p, n, alpha, fixed2 ? SPARSEMAX : fixed15 ? ENTMAX15 : GENERAL, room, done);
-        for (int j = 0; j < L; j++)
-          if (!done[j]) map_row<T>(x + j * n, p + j * n, n, Alpha(alpha[j]), sc);
-      } else break;
-    } else if (fixed2) map_lanes<T, S, SPARSEMAX>(x, p, n, room);
-    else if (fixed15) map_lanes<T, S, ENTMAX15>(x, p, n, room);
-    else if constexpr (same<T, float>) {
-      if (!smooth) break;
-      map_lanes_general<S>(x, p, n, alpha, room);
-    } else break;
+// alpha of W rows, and the kind that they share; GENERAL if they do not, or INVALID if lanes cannot take them.
+template <class T> inline Kind lane_kind(const parsimax::Param& param, i64 first, double top, double* alpha) {
+  bool two = true, half = true, smooth = same<T, float>;
+  for (int j = 0; j < W<T>; j++) {
+    alpha[j] = at(param, first + j);
+    two &= alpha[j] == 2;
+    half &= alpha[j] == 1.5;
+    smooth &= alpha[j] >= 0 && alpha[j] <= top;
   }
-  return r;
+  return two ? SPARSEMAX : half ? ENTMAX15 : smooth ? GENERAL : INVALID;
 }
-template <class S> inline i64 grad_short(const parsimax::GradArgs& args, i64 first, i64 last, char* room) {
-  using T = Compute<S>;
-  constexpr int L = W<T>;
+
+template <class S> inline void map_one(const parsimax::MapArgs& args, i64 r, const Scratch& sc) {
   const i64 n = args.n;
-  if (n > parsimax::SHORT || !same<T, float>) return first;
-  i64 r = first;
-  if constexpr (same<T, float>)
-    for (; r + L <= last; r += L) {
-      double alpha[L];
-      bool smooth = true, fixed = !args.dalpha;
-      for (int j = 0; j < L; j++) {
-        alpha[j] = at(args.alpha, r + j);
-        smooth &= alpha[j] >= 0 && alpha[j] <= 2.5;
-        fixed &= alpha[j] == 2 || alpha[j] == 1.5 || alpha[j] == 1;
-      }
-      if (!smooth || fixed) break;
-      const S *p = (const S*)args.p + r * n, *g = (const S*)args.g + r * n;
-      S* dx = (S*)args.dx + r * n;
-      if (args.dalpha) grad_lanes<S, true>(p, g, dx, args.dalpha + r, n, alpha, room);
-      else grad_lanes<S, false>(p, g, dx, nullptr, n, alpha, room);
-    }
-  return r;
+  auto x = (const S*)args.x + r * n;
+  auto p = (S*)args.p + r * n;
+  const Alpha a(at(args.alpha, r));
+  if (a.alpha > 2) map_row<double>(x, p, n, a, sc);  // the curve is steep at its edge
+  else map_row<Compute<S>>(x, p, n, a, sc, args.dense ? args.dense + r : nullptr);
 }
 template <class S> void map_block(const parsimax::MapArgs& args, i64 first, i64 last, void* scratch) {
+  using T = Compute<S>;
+  constexpr int L = W<T>;
   const i64 n = args.n;
-  auto x = (const S*)args.x;
-  auto p = (S*)args.p;
   const Scratch sc{(char*)scratch, n};
-  for (i64 r = map_short<S>(args, first, last, sc); r < last; r++) {
-    const Alpha a(at(args.alpha, r));
-    if (a.alpha > 2) map_row<double>(x + r * n, p + r * n, n, a, sc);  // the curve is steep at its edge
-    else map_row<Compute<S>>(x + r * n, p + r * n, n, a, sc);
-  }
+  for (i64 r = first; r < last && args.dense; r++) args.dense[r].kind = DenseRow::NOT;
+  i64 r = first;
+  if (n <= (same<T, float> ? LANE_LONGEST : parsimax::SHORT))
+    for (; r + L <= last; r += L) {
+      double alpha[L];
+      auto x = (const S*)args.x + r * n;
+      auto p = (S*)args.p + r * n;
+      const Kind kind = lane_kind<T>(args.alpha, r, 2, alpha);
+      const bool stream = streams<S>(args.stream, n);
+      unsigned done = 0;
+      if (VB == 16 && n > parsimax::SHORT && kind != GENERAL) {
+        // vectors of 4 floats: marks cost more than they spare
+      } else if (kind == SPARSEMAX) done = map_lanes<T, S, SPARSEMAX>(x, p, n, alpha, stream, sc.rest());
+      else if (kind == ENTMAX15) done = map_lanes<T, S, ENTMAX15>(x, p, n, alpha, stream, sc.rest());
+      else if constexpr (same<T, float>)
+        if (kind == GENERAL) {
+          unsigned narrow = 0;
+          for (int j = 0; j < L; j++)
+            if (const Alpha a(alpha[j]); maybe_narrow(x + j * n, n, a))
+              narrow |= unsigned(map_narrow(x + j * n, p + j * n, n, a, args.dense ? args.dense + r + j : nullptr)) << j;
+          if (narrow == ALL<T>) continue;
+          done = narrow | map_lanes<T, S, GENERAL>(x, p, n, alpha, stream, sc.rest(), narrow);
+        }
+      for (int j = 0; j < L; j++)
+        if (!(done >> j & 1)) map_one<S>(args, r + j, sc);
+    }
+  for (; r < last; r++) map_one<S>(args, r, sc);
+  for (r = first; r < last && args.dense; r++)
+    if (args.dense[r].kind != DenseRow::NOT) return __atomic_store_n(args.any_dense, true, __ATOMIC_RELAXED);
+}
+
+template <class S> inline void grad_one(const parsimax::GradArgs& args, i64 r, const Scratch& sc) {
+  const i64 n = args.n;
+  auto p = (const S*)args.p + r * n, g = (const S*)args.g + r * n;
+  auto dx = (S*)args.dx + r * n;
+  const Alpha a(at(args.alpha, r));
+  if constexpr (!same<S, double>)
+    if (args.dense && args.dense[r].kind != DenseRow::NOT) {
+      auto x = (const S*)args.x + r * n;
+      float *s = sc.numbers<float>(0), *rho = sc.numbers<float>(1);
+      if (args.dalpha) return grad_dense<S, true>(x, g, dx, args.dalpha + r, n, a, args.dense[r], s, rho);
+      return grad_dense<S, false>(x, g, dx, nullptr, n, a, args.dense[r], s, rho);
+    }
+  auto run = [&](auto t) {
+    using T = decltype(t);
+    if (args.dalpha) grad_row<T, S, true>(p, g, dx, args.dalpha + r, n, a, sc);
+    else grad_row<T, S, false>(p, g, dx, nullptr, n, a, sc);
+  };
+  if (a.alpha > 2.5) run(double());  // p^(2 - alpha) leaves the range of float
+  else run(Compute<S>());
 }
 template <class S> void grad_block(const parsimax::GradArgs& args, i64 first, i64 last, void* scratch) {
+  using T = Compute<S>;
+  constexpr int L = W<T>;
   const i64 n = args.n;
-  auto p = (const S*)args.p, g = (const S*)args.g;
-  auto dx = (S*)args.dx;
   const Scratch sc{(char*)scratch, n};
-  for (i64 r = grad_short<S>(args, first, last, sc.rest()); r < last; r++) {
-    const Alpha a(at(args.alpha, r));
-    const i64 o = r * n;
-    auto run = [&](auto t) {
-      using T = decltype(t);
-      if (args.dalpha) grad_row<T, S, true>(p + o, g + o, dx + o, args.dalpha + r, n, a, sc);
-      else grad_row<T, S, false>(p + o, g + o, dx + o, nullptr, n, a, sc);
-    };
-    if (a.alpha > 2.5) run(double());  // p^(2 - alpha) leaves the range of float
-    else run(Compute<S>());
+  i64 r = first;
+  for (; n <= LANE_LONGEST && r + L <= last; r += L) {
+    double alpha[L], *da = args.dalpha ? args.dalpha + r : nullptr;
+    auto p = (const S*)args.p + r * n, g = (const S*)args.g + r * n;
+    auto dx = (S*)args.dx + r * n;
+    const Kind kind = lane_kind<T>(args.alpha, r, 2.5, alpha);
+    const bool stream = streams<S>(args.stream, n);
+    unsigned done = 0;
+    if (!da && n < GRAD_PLAIN && (kind == SPARSEMAX || kind == ENTMAX15)) {
+      grad_plain<T>(kind, p, g, dx, n, L, stream, sc.numbers<T>(0));
+      continue;
+    }
+    if constexpr (same<T, float>) {
+      unsigned dense = 0;
+      for (int j = 0; j < L && args.dense; j++) dense |= unsigned(args.dense[r + j].kind != DenseRow::NOT) << j;
+      if (dense == ALL<T>) {
+      } else if (da && kind != INVALID) done = grad_lanes<S, true>(p, g, dx, da, n, alpha, stream, sc.rest(), dense);
+      else if (kind == GENERAL && alpha[0] != 1) done = grad_lanes<S, false>(p, g, dx, da, n, alpha, stream, sc.rest(), dense);
+    }
+    for (int j = 0; j < L; j++)
+      if (!(done >> j & 1)) grad_one<S>(args, r + j, sc);
   }
+  for (; r < last; r++) grad_one<S>(args, r, sc);
 }
 // A block at a time, so that where lanes end and single rows begin does not depend on how threads share the work.
 template <class S> void map_rows(const void* args, i64 first, i64 last, void* scratch) {
   for (i64 r = first; r < last; r += parsimax::BLOCK)
     map_block<S>(*(const parsimax::MapArgs*)args, r, r + parsimax::BLOCK < last ? r + parsimax::BLOCK : last, scratch);
+  stream_fence();
 }
 template <class S> void grad_rows(const void* args, i64 first, i64 last, void* scratch) {
   for (i64 r = first; r < last; r += parsimax::BLOCK)
     grad_block<S>(*(const parsimax::GradArgs*)args, r, r + parsimax::BLOCK < last ? r + parsimax::BLOCK : last, scratch);
+  stream_fence();
 }
 }  // namespace

@@ -171,7 +171,7 @@ template <class S, class T> inline void store(S* p, V<T> v, i64 k) {
   for (i64 j = 0; j < k; j++) p[j] = part[j];
 }
 
-enum { GT = 30, NE = 4 };  // _CMP_GT_OQ, _CMP_NEQ_UQ
+enum { GT = 30, NE = 4, NLE = 22 };  // _CMP_GT_OQ, _CMP_NEQ_UQ, _CMP_NLE_UQ
 template <class T, int OP> inline unsigned cmp_bits(V<T> a, V<T> b) {
 #if defined(__AVX512F__)
   if constexpr (same<T, float>) return _mm512_cmp_ps_mask(a, b, OP);
@@ -181,21 +181,67 @@ template <class T, int OP> inline unsigned cmp_bits(V<T> a, V<T> b) {
   else return _mm256_movemask_pd(_mm256_cmp_pd(a, b, OP));
 #else
   unsigned m = 0;
-  for (int j = 0; j < W<T>; j++) m |= unsigned(OP == GT ? a[j] > b[j] : a[j] != b[j]) << j;
+  for (int j = 0; j < W<T>; j++) m |= unsigned(OP == GT ? a[j] > b[j] : OP == NE ? a[j] != b[j] : !(a[j] <= b[j])) << j;
   return m;
 #endif
 }
 template <class T> inline unsigned gt_bits(V<T> a, V<T> b) { return cmp_bits<T, GT>(a, b); }
+template <class T> inline unsigned nle_bits(V<T> a, V<T> b) { return cmp_bits<T, NLE>(a, b); }  // a > b, or one is NaN
 template <class T> inline unsigned ne_bits(V<T> a, V<T> b) { return cmp_bits<T, NE>(a, b); }
 
+#if defined(__AVX2__) && !defined(__AVX512F__)
+// For each set of 8 lanes: their numbers in order (a byte each), and the rank of each lane among them.
+struct Orders {
+  uint64_t lanes[256] = {}, ranks[256] = {};
+  constexpr Orders() {
+    for (int m = 0; m < 256; m++)
+      for (int j = 0, k = 0; j < 8; j++)
+        if (m >> j & 1) lanes[m] |= uint64_t(j) << 8 * k, ranks[m] |= uint64_t(k++) << 8 * j;
+  }
+};
+constexpr Orders ORDERS;
+inline __m256i eight(uint64_t bytes) { return _mm256_cvtepu8_epi32(_mm_cvtsi64_si128(int64_t(bytes))); }
+#endif
 template <class T> inline T* push(T* out, V<T> v, unsigned m) {
 #if defined(__AVX512F__)
-  if constexpr (same<T, float>) store<T, T>(out, _mm512_maskz_compress_ps(m, v));
-  else store<T, T>(out, _mm512_maskz_compress_pd(m, v));
+  if constexpr (same<T, float>) {
+    const __m512 c = _mm512_maskz_compress_ps(m, v);
+    if (__builtin_expect(__builtin_popcount(m) <= 8, 1)) _mm256_storeu_ps(out, _mm512_castps512_ps256(c));  // seldom crosses a line
+    else _mm512_storeu_ps(out, c);
+  } else store<T, T>(out, _mm512_maskz_compress_pd(m, v));
   return out + __builtin_popcount(m);
 #else
+#if defined(__AVX2__)
+  if constexpr (same<T, float>) {
+    _mm256_storeu_ps(out, _mm256_permutevar8x32_ps(v, eight(ORDERS.lanes[m])));
+    return out + __builtin_popcount(m);
+  }
+#endif
   for (; m; m &= m - 1) *out++ = v[__builtin_ctz(m)];
   return out;
+#endif
+}
+// The way back: what lies at `from` spread to the lanes in m, zeros elsewhere. Reads W numbers, and moves on by those it used.
+template <class T> inline V<T> spread(const T*& from, unsigned m) {
+#if defined(__AVX2__) || defined(__AVX512F__)
+  const T* at = from;
+#endif
+#if defined(__AVX512F__)
+  from += __builtin_popcount(m);
+  if constexpr (same<T, float>) return _mm512_maskz_expand_ps(m, load<T>(at));
+  else return _mm512_maskz_expand_pd(m, load<T>(at));
+#else
+#if defined(__AVX2__)
+  if constexpr (same<T, float>) {
+    from += __builtin_popcount(m);
+    const __m256i bit = _mm256_setr_epi32(1, 2, 4, 8, 16, 32, 64, 128), on = _mm256_and_si256(_mm256_set1_epi32(int(m)), bit);
+    const __m256 v = _mm256_permutevar8x32_ps(_mm256_loadu_ps(at), eight(ORDERS.ranks[m]));
+    return _mm256_and_ps(v, _mm256_castsi256_ps(_mm256_cmpeq_epi32(on, bit)));
+  }
+#endif
+  V<T> v{};
+  for (; m; m &= m - 1) v[__builtin_ctz(m)] = *from++;
+  return v;
 #endif
 }
 template <class T> inline void push_index(int32_t* out, i64 first, unsigned m) {  // first + lane, for the lanes in m
@@ -210,12 +256,26 @@ template <class T> inline void push_index(int32_t* out, i64 first, unsigned m) {
     __builtin_memcpy(out, &v, 32);
   }
 #else
+#if defined(__AVX2__)
+  if constexpr (same<T, float>) {
+    const __m256i v = _mm256_add_epi32(eight(ORDERS.lanes[m]), _mm256_set1_epi32(int(first)));
+    __builtin_memcpy(out, &v, 32);
+    return;
+  }
+#endif
   for (; m; m &= m - 1) *out++ = int32_t(first + __builtin_ctz(m));
 #endif
 }
 
 template <class T> inline V<T> vmax(V<T> a, V<T> b) { return a > b ? a : b; }  // b where either is NaN
-template <class T> inline V<T> positive(V<T> a) { return a > 0 ? a : V<T>{}; }  // NaN becomes 0
+template <class T> inline V<T> positive(V<T> a) {  // NaN becomes 0
+#if defined(__AVX512F__)  // GCC makes two instructions of the other
+  if constexpr (same<T, float>) return _mm512_max_ps(a, V<T>{});
+  else return _mm512_max_pd(a, V<T>{});
+#else
+  return a > 0 ? a : V<T>{};
+#endif
+}
 template <class T> inline V<T> vroot(V<T> v) {
 #if defined(__AVX512F__)
   if constexpr (same<T, float>) return _mm512_sqrt_ps(v);
@@ -223,6 +283,37 @@ template <class T> inline V<T> vroot(V<T> v) {
 #else
   for (int j = 0; j < W<T>; j++) v[j] = same<T, float> ? T(__builtin_sqrtf(float(v[j]))) : T(__builtin_sqrt(v[j]));
   return v;
+#endif
+}
+// The root of v > 0 to a rounding or two; anything where v = 0.
+template <class T> inline V<T> vroot_quick(V<T> v) {
+#if defined(__AVX512F__)
+  if constexpr (same<T, float>) {  // a root takes ten cycles
+    const V<T> r = _mm512_rsqrt14_ps(v), s = v * r;
+    return s + (r * T(0.5)) * (v - s * s);
+  }
+#endif
+  return vroot<T>(v);
+}
+// Whether rows of n can be written past the cache: head(p) numbers as usual, then whole vectors by stream(p, v), then what is
+// left as usual; stream_fence before others look.
+template <class S> inline bool streams(bool wanted, i64 n) {
+#if defined(__AVX512F__)
+  return wanted && same<S, float> && n >= 64;
+#else
+  return false;
+#endif
+}
+inline i64 head(const void* p) { return i64(-(uintptr_t)p % VB / sizeof(float)); }
+template <class S, class T> inline void stream(S* p, V<T> v) {
+#if defined(__AVX512F__)
+  if constexpr (same<S, float> && same<T, float>) return _mm512_stream_ps(p, v);
+#endif
+  store<S, T>(p, v);
+}
+inline void stream_fence() {
+#if defined(__AVX512F__)
+  _mm_sfence();
 #endif
 }
 template <bool MAX, class T, int L> inline T reduce(VL<T, L> v) {

@@ -14,7 +14,7 @@
 //   solve<T>(a, value, count, e)           the edge of the candidates
 //   evaluate<T, PZ>(a, e, value, count, value, &pz)   z -> p in place; pz = sum p z if PZ;  theta(a, e)
 // or all of it:  Support<T> s = find_support<T>(x, n, a, value, index, edge)
-// value and index need room for n + PAD numbers. After a call value[count .. next multiple of W) is 0 (-inf before).
+// value and index need room for n + PAD numbers, value for twice as many floats. After a call value[count .. next multiple of W) is 0 (-inf before).
 #pragma once
 #include "curve.inl"
 extern "C" {
@@ -238,9 +238,17 @@ inline i64 gather_some(const S* x, i64 n, T m, double least, i64 limit, T* value
   store<T, T>(value + c, all<T>(-INF<double>));
   return c;
 }
+// A look at a few numbers of a long row: more than three quarters of them are candidates.
+template <class T, class S> inline bool mostly_above(const S* x, i64 n, T m, double least) {
+  constexpr i64 L = W<T>;
+  if (n < 1024) return false;
+  i64 above = 0;
+  for (i64 k = 0; k < 8; k++) above += __builtin_popcount(gt_bits<T>(load<T>(x + n / 8 * k) - m, all<T>(least)));
+  return above > 6 * L;
+}
 template <class T, class S>
 inline Gathered gather(const S* x, i64 n, T m, double least, T* value, int32_t* index) {
-  const i64 c = least > -INF<double> ? gather_some<T>(x, n, m, least, n < 2 ? n : n / 2, value, index) : -1;
+  const i64 c = least > -INF<double> && !mostly_above<T>(x, n, m, least) ? gather_some<T>(x, n, m, least, n < 2 ? n : n / 2, value, index) : -1;
   if (c >= 0) return {c, false};
   for (i64 i = 0; i < n; i += W<T>) store<T, T>(value + i, load<T>(x + i, n - i, -INF<T>) - m);
   return {n, true};
@@ -315,6 +323,9 @@ inline void evaluate(const Alpha& a, const Edge& e, T* z, i64 count, O* out, dou
   if constexpr (PZ) *pz = dot.get() * scale;
 }
 
+}  // namespace
+#include "dense.inl"
+namespace {
 template <class T, class S>
 inline Support<T> find_support(const S* x, i64 n, const Alpha& a, T* value, int32_t* index, Edge known = Edge()) {
   Support<T> s{};
@@ -324,8 +335,12 @@ inline Support<T> find_support(const S* x, i64 n, const Alpha& a, T* value, int3
   Edge e = start<T>(a, k);
   if (known.w < e.w || known.E < e.E) e = known;
   const Gathered g = gather<T>(x, n, k.max, cut(a, e), value, index);
-  solve<T>(a, value, g.count, e);
-  evaluate<T, true>(a, e, value, g.count, value, &s.pz);
+  bool done = false;
+  if constexpr (same<T, float>) done = g.dense && try_wide<true>(a, value, n, e, value, &s.pz);
+  if (!done) {
+    solve<T>(a, value, g.count, e);
+    evaluate<T, true>(a, e, value, g.count, value, &s.pz);
+  }
   s.value = value;
   s.index = g.dense ? nullptr : index;
   s.count = g.count;

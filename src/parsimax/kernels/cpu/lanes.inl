@@ -1,0 +1,268 @@
+// W rows at once, one to a lane: sums need no reduction across lanes and short Newton chains overlap. Only the numbers
+// of a row that can matter take part: `mark` notes where they stand, `pack` moves them to the front, `transpose` turns
+// rows into lanes, and on the way back `unpack` writes them between zeros.
+// Every lane holds one row whatever its neighbours are, so a row's bits do not depend on them.
+#pragma once
+#include "grad.inl"
+namespace {
+template <class T, int STEP, int... J> inline void butterfly(V<T>& a, V<T>& b, std::integer_sequence<int, J...>) {
+  constexpr int L = W<T>;
+  const V<T> first = __builtin_shufflevector(a, b, (J & STEP ? L + J - STEP : J)...);
+  b = __builtin_shufflevector(a, b, (J & STEP ? L + J : J + STEP)...);
+  a = first;
+}
+template <class T, int STEP = 1> [[gnu::always_inline]] inline void transpose(V<T>* v) {  // W x W numbers
+  if constexpr (STEP < W<T>) {
+    for (int i = 0; i < W<T>; i++)
+      if (!(i & STEP)) butterfly<T, STEP>(v[i], v[i + STEP], std::make_integer_sequence<int, W<T>>{});
+    transpose<T, 2 * STEP>(v);
+  }
+}
+
+constexpr i64 LANE_LIMIT = 160;   // numbers of a row that take part, in rows longer than SHORT
+constexpr i64 LANE_STRIDE = 240;  // 15 cache lines of floats: rows must not meet in one set of the cache
+static_assert(LANE_STRIDE >= parsimax::SHORT + 3 * 16 && LANE_STRIDE >= LANE_LIMIT + 3 * 16);
+constexpr i64 LANE_LONGEST = 8192;
+constexpr i64 HITS = 32;  // marks looked at together
+constexpr i64 FEW = 8;    // vectors of a row too short to look for marks
+
+// The numbers of W rows that take part: `rows` is W rows of LANE_STRIDE, `columns` the same transposed.
+template <class T> struct Packed {
+  static constexpr int L = W<T>;
+  static constexpr i64 BYTES = 2 * sizeof(T) * L * LANE_STRIDE;
+  T* rows;
+  V<T>* columns;
+  explicit Packed(char* room) : rows((T*)room), columns((V<T>*)(room + BYTES / 2)) {}
+  T* row(int r) { return rows + r * LANE_STRIDE; }
+  void to_columns(const i64* count, i64 most, T fill) {
+    for (int r = 0; r < L; r++)
+      for (i64 i = count[r]; i < most; i += L) store<T, T>(row(r) + i, all<T>(fill));
+    for (i64 i = 0; i < most; i += L) {
+      V<T> t[L];
+      for (int r = 0; r < L; r++) t[r] = load<T>(row(r) + i);
+      transpose<T>(t);
+      for (int j = 0; j < L; j++) columns[i + j] = t[j];
+    }
+  }
+  void to_rows(const V<T>* from, i64 most) {
+    for (i64 i = 0; i < most; i += L) {
+      V<T> t[L];
+      for (int j = 0; j < L; j++) t[j] = from[i + j];
+      transpose<T>(t);
+      for (int r = 0; r < L; r++) store<T, T>(row(r) + i, t[r]);
+    }
+  }
+};
+
+// One word per vector of each of W rows, a bit per number: where what takes part stands.
+template <class T> struct Marks {
+  i64 vectors, stride;  // a stride has room for whole groups of HITS
+  uint16_t* words;
+  Marks(i64 n, char* room) : vectors((n + W<T> - 1) / W<T>), stride((vectors + HITS - 1) / HITS * HITS), words((uint16_t*)room) {}
+  static constexpr i64 bytes(i64 n) { return W<T> * 2 * ((n + W<T> - 1) / W<T> + HITS); }
+  uint16_t* row(int r) { return words + r * stride; }
+  // Marks what taken(r, v) takes of the rows from x on, and calls keep(r, k, at, bits) for each vector k of row r with a
+  // mark, `at` being the number of marks before it, while that is at most `limit`. Fills `count`: limit + 1 or more if there
+  // are too many. Long rows are marked one ahead: marks have left the store buffer when they are looked at.
+  template <class S, class F, class G> void each(const S* x, i64 n, T fill, i64 limit, i64* count, F taken, G keep) {
+    constexpr int L = W<T>;
+    const i64 whole = n / L;
+    for (int r = 0; r < L; r++) {
+      const S* from = x + r * n;
+      uint16_t* to = row(r);
+      auto test = [&](i64 k) { return taken(r, k < whole ? load<T>(from + k * L) : load<T>(from + k * L, n - k * L, fill)); };
+      if (vectors > FEW) {
+        for (i64 k = 0; k < vectors; k++) to[k] = uint16_t(test(k));
+        if (r) count[r - 1] = look(r - 1, limit, keep);
+      } else {
+        i64 at = 0;
+        for (i64 k = 0; k < vectors; k++) {
+          const unsigned bits = test(k);
+          to[k] = uint16_t(bits);
+          keep(r, k, at, bits);
+          at += __builtin_popcount(bits);
+        }
+        count[r] = at;
+      }
+    }
+    if (vectors > FEW) count[L - 1] = look(L - 1, limit, keep);
+  }
+  template <class G> i64 look(int r, i64 limit, G keep) {
+    const uint16_t* from = row(r);
+    i64 at = 0;
+    for (i64 first = 0; first < vectors; first += HITS) {
+      uint32_t hits = 0;
+#if defined(__AVX512F__)
+      const __m512i w = _mm512_loadu_si512(from + first);
+      hits = _mm512_test_epi16_mask(w, w);
+#else
+      const uint16_t* w = from + first;
+#if defined(__AVX2__)
+      const __m256i none{}, a = _mm256_cmpeq_epi16(_mm256_loadu_si256((const __m256i*)w), none);
+      const __m256i b = _mm256_cmpeq_epi16(_mm256_loadu_si256((const __m256i*)(w + 16)), none);
+      hits = ~uint32_t(_mm256_movemask_epi8(_mm256_permute4x64_epi64(_mm256_packs_epi16(a, b), 0xd8)));
+#else
+      for (int j = 0; j < HITS; j++) hits |= uint32_t(w[j] != 0) << j;
+#endif
+#endif
+      if (vectors - first < HITS) hits &= (1u << (vectors - first)) - 1;
+      for (; hits && at <= limit; hits &= hits - 1) {
+        const i64 k = first + __builtin_ctz(hits);
+        keep(r, k, at, from[k]);
+        at += __builtin_popcount(from[k]);
+      }
+    }
+    return at;
+  }
+};
+
+// v spread to the marks of a row, zeros elsewhere. What the next rows will read, `next` and perhaps `other`, is asked for on
+// the way: while rows are being solved, nothing else would keep the memory busy.
+template <bool STREAM, class T, class S>
+inline void unpack(S* out, i64 n, const T* v, const uint16_t* marks, const S* next, const S* other) {
+  constexpr int L = W<T>;
+  i64 i = 0, k = 0;
+#if defined(__AVX512F__)
+  if constexpr (STREAM && same<T, float>) {  // what lies between two multiples of 64 bytes comes from two vectors
+    const i64 first = head(out), vectors = (n + L - 1) / L;
+    const __m512i lane = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+    const __m512i at = _mm512_add_epi32(lane, _mm512_set1_epi32(int(first)));
+    V<T> low = spread<T>(v, marks[k++]);
+    if (first) store<S, T>(out, low, first);
+    for (i = first; i < n; i += L, k++) {
+      const V<T> high = k < vectors ? spread<T>(v, marks[k]) : V<T>{}, o = _mm512_permutex2var_ps(low, at, high);
+      __builtin_prefetch(next + i);
+      if (other) __builtin_prefetch(other + i, 0, 2);
+      if (i + L <= n) stream<S, T>(out + i, o);
+      else store<S, T>(out + i, o, n - i);
+      low = high;
+    }
+  }
+#endif
+  for (; i < n; i += L, k++) {
+    __builtin_prefetch(next + i);
+    if (other) __builtin_prefetch(other + i, 0, 2);
+    store<S, T>(out + i, spread<T>(v, marks[k]), n - i);
+  }
+}
+template <class T, class S>
+inline void unpack_rows(S* out, i64 n, Packed<T>& pack, Marks<T>& marks, unsigned which, bool stream, const S* next, const S* other) {
+  for (int r = 0; r < W<T>; r++)
+    if (which >> r & 1) {
+      if (stream) unpack<true, T>(out + r * n, n, pack.row(r), marks.row(r), next + r * n, other ? other + r * n : nullptr);
+      else unpack<false, T>(out + r * n, n, pack.row(r), marks.row(r), next + r * n, other ? other + r * n : nullptr);
+    }
+}
+
+// log1p(f) / f / log(2) for f in [-1/4, 1/2], in float
+template <bool QUICK> inline V<float> log2_ratio(V<float> f) {
+  if constexpr (QUICK) return horner<float>(f, all<float>(-0.26325449), 0.49677351, -0.72817263, 1.44248678);
+  else
+    return horner<float>(f, all<float>(7.806572213e-02), -1.742292175e-01, 2.163247097e-01, -2.427236216e-01, 2.881915286e-01,
+                         -3.605759187e-01, 4.809020798e-01, -7.213484784e-01, 1.442695032);
+}
+// alpha in [0, 2], one per lane, in float: smooth through alpha = 1 (b = 0), as curve.inl and solve_general are.
+// QUICK is good to 1e-3 or so where b > QUICK_FROM: enough on the way to the root.
+constexpr float QUICK_FROM = 0.02f, LANE_LOWEST = -1e30f;  // z is not below the second
+struct LaneCurve {
+  using T = float;
+  V<T> b, inv_b, kappa, K;  // kappa = 1 / E = e^(-b w), K = b kappa
+  void move(V<T> w) {
+    kappa = exp2<T>(-b * w * T(1.4426950408889634));
+    K = b * kappa;
+  }
+  template <bool QUICK> V<T> at(V<T> z, V<T>& y) const {
+    const V<T> line = fma<T>(z, K, all<T>(1));
+    y = vmax<T>(line, all<T>(1e-30));  // r / y is 0 where r is
+    V<T> f, r;
+    const V<T> e = split<T>(y, f);
+    if constexpr (QUICK) {
+      const V<T> t = fma<T>(f, log2_ratio<true>(f), e) * inv_b, n = nearest<T>(t);
+      r = scale2<T>(horner<T>(t - n, all<T>(0.05517163), 0.24261114, 0.693261, 0.99992807), n);
+    } else {
+      const V<T> u = z * kappa;
+      f = e == 0 ? u * b : f;
+      const V<T> ratio = log2_ratio<false>(f);
+      r = exp2<T>(e == 0 ? u * ratio : (e + f * ratio) * inv_b);
+    }
+    return line > 0 ? r : V<T>{};
+  }
+  V<T> step(V<T> R, V<T> slope, V<T> excess) const {  // dw
+    const V<T> ln2 = all<T>(0.6931471805599453), x = -b * excess, q = R / slope;
+    const V<T> h = horner<T>(x, all<T>(1 / 5040.), 1 / 720., 1 / 120., 1 / 24., 1 / 6., 0.5, 1.0);  // expm1(x) / x
+    const V<T> g = -q * excess * h, f = b * g, near = g * log2_ratio<false>(f) * ln2;
+    const V<T> far = log2<T>(1 + q * (exp2<T>(x * T(1.4426950408889634)) - 1)) * ln2 * inv_b;
+    const V<T> ax = x < 0 ? -x : x;
+    return ax < T(0.4) ? (f > T(-0.25) ? (f < T(0.5) ? near : far) : far) : far;
+  }
+};
+// One pass over the columns: the sum of r, which goes into `out` too, and of r / y.
+template <bool QUICK> inline V<float> pass_lanes(const V<float>* z, V<float>* out, i64 most, const LaneCurve& c, V<float>& slope) {
+  using T = float;
+  V<T> R{}, y;
+  slope = V<T>{};
+  for (i64 j = 0; j < most; j++) {
+    const V<T> r = c.at<QUICK>(z[j], y);
+    if constexpr (!QUICK) out[j] = r;
+    R += r;
+    slope += r * recip<T, 0>(y);
+  }
+  return R;
+}
+// Newton on columns of z (LANE_LOWEST beyond a row's count) from w. `out` becomes p, the pass that proves it being the last.
+// A lane that is done stays as it is while others go on.
+inline void solve_lanes(const V<float>* z, V<float>* out, i64 most, LaneCurve& c, V<float> w) {
+  using T = float;
+  V<T> live = all<T>(1), last = all<T>(1), R, slope;
+  for (int it = 0; it < 40; it++) {
+    R = pass_lanes<false>(z, out, most, c, slope);
+    const V<T> excess = R > 0 ? log2<T>(R) * T(0.6931471805599453) + w : V<T>{}, size = excess < 0 ? -excess : excess;
+    live = size > T(3e-6) ? live : V<T>{};
+    live = size < T(1e-4) ? (size < last ? live : V<T>{}) : live;  // rounding is all that is left
+    last = size * T(0.5);
+    if (!gt_bits<T>(live, V<T>{})) break;
+    const V<T> dw = R > 0 ? c.step(R, slope, excess) : V<T>{};
+    w += live > 0 ? dw : V<T>{};
+    c.move(w);
+  }
+  const V<T> scale = 1 / R;
+  for (i64 j = 0; j < most; j++) out[j] *= scale;
+}
+// A few quick steps, where b > QUICK_FROM: the same step in terms of E is E' = E + (R^-b - E) sum r / sum (r / y).
+inline void approach_lanes(const V<float>* z, i64 most, LaneCurve& c, int passes) {
+  using T = float;
+  for (int it = 0; it < passes; it++) {
+    V<T> slope;
+    const V<T> R = pass_lanes<true>(z, nullptr, most, c, slope), E = recip<T, 1>(c.kappa);
+    const V<T> next = E + (exp2<T>(-c.b * log2<T>(R)) - E) * (R * recip<T, 1>(slope));
+    c.kappa = R > 0 ? recip<T, 1>(next) : c.kappa;
+    c.K = c.b * c.kappa;
+  }
+}
+// alpha = 2 or 1.5 in every lane, from E. Its last step is kept apart as the low part.
+template <class T, Kind A> constexpr T LANE_SLOPE = A == SPARSEMAX ? T(1) : T(0.5);
+template <class T, Kind A> inline void solve_lanes_fixed(V<T>* z, i64 columns, V<T> count, V<T>& E, V<T>& step, int limit) {
+  constexpr T TOL = same<T, float> ? T(2e-7) : T(1e-15);
+  V<T> live = all<T>(1);  // a solved lane stays as it is while others go on
+  step = V<T>{};
+  if (columns & 1) z[columns++] = all<T>(-INF<T>);
+  for (int it = 0; it < limit; it++) {
+    V<T> s{}, k{}, s1{}, k1{};
+    auto add = [&](V<T> v, V<T>& sum, V<T>& slope) {
+      const V<T> d = positive<T>(v * LANE_SLOPE<T, A> + E);
+      if constexpr (A == SPARSEMAX) sum += d, slope += d > 0 ? all<T>(1) : V<T>{};
+      else sum += d * d, slope += d;
+    };
+    E -= live > 0 ? step : V<T>{};
+    for (i64 j = 0; j < columns; j += 2) add(z[j], s, k), add(z[j + 1], s1, k1);
+    s += s1, k += k1;
+    V<T> left, next;
+    if constexpr (A == SPARSEMAX) next = (s - 1) / k, left = s - 1;
+    else next = (s - vroot<T>(s)) / k, left = s < T(1.2) ? count * next * next - 2 * k * next + s - 1 : s;
+    next = k > 0 ? next : V<T>{};
+    step = live > 0 ? next : step;
+    live = left > TOL ? live : V<T>{};
+    if (!gt_bits<T>(live, V<T>{})) break;
+  }
+}
+}  // namespace
