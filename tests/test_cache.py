@@ -212,3 +212,32 @@ def test_errors():
         cache.crop(3)
     assert len(cache) == 2
     KeyValueCache().reorder(torch.tensor([0]))  # nothing to reorder yet
+
+
+@pytest.mark.parametrize("grad", [False, True])
+@pytest.mark.parametrize("filled", [False, True])
+@pytest.mark.parametrize("static", [False, True])
+def test_a_refused_call_leaves_the_cache_as_it_was(grad, filled, static):
+    layer, cache = make("learned"), KeyValueCache(static)
+    x = text(layer, 3)
+    size = 3 if filled and static else 5 if filled else 2
+    wrong = {
+        "shape": torch.zeros(1, 1).bool(),
+        "integers": torch.zeros(2, size).int(),
+        "type": torch.zeros(2, size, dtype=torch.float16),  # the core refuses it
+    }
+    with torch.set_grad_enabled(grad):
+        if filled:
+            layer(x, x, x, cache=cache)
+        truth = cache.key.detach().clone() if filled else None
+        for mask in wrong.values():
+            for padding in (None, torch.tensor([[False, True]] * N)):
+                with pytest.raises((ValueError, TypeError), match="attn_mask"):
+                    token = x[:, :2] + 1
+                    layer(token, token, token, key_padding_mask=padding, attn_mask=mask, cache=cache)
+                assert len(cache) == (3 if filled else 0) and cache.filled == filled and cache.padding is None
+        if filled:
+            assert torch.equal(cache.key, truth)
+        else:
+            layer(x, x, x, cache=cache)
+            assert len(cache) == 3

@@ -308,10 +308,78 @@ def test_a_saved_schedule_goes_on_where_it_was():
 
 def test_a_schedule_that_leaves_the_domain():
     core = AttentionCore(2, "rsoftmax", rate=lambda step: step / 10)
-    with pytest.raises(ValueError, match=r"rate must be in \[0, 1\], got 1.1"):
+    parsimax.set_step(core, 3)
+    with pytest.raises(ValueError, match=r"rate at step 11 must be in \[0, 1\], got 1.1"):
         parsimax.set_step(core, 11)
-    with pytest.raises(TypeError, match="rate must be a number"):
+    assert core.settings() == {"rate": 0.3} and core.step == 3
+    with pytest.raises(TypeError, match="rate at step 0 must be a number"):
         AttentionCore(2, "rsoftmax", rate=lambda step: "much")
+
+
+@pytest.mark.parametrize("step", [-1, 2.5, True, "3", None, math.nan])
+def test_a_step_is_a_whole_number(step):
+    for core in (AttentionCore(2, alpha=schedules.Linear(1.01, 1.5, steps=10)), AttentionCore(2)):
+        for call in (core.set_step, lambda step, core=core: parsimax.set_step(core, step)):
+            with pytest.raises((TypeError, ValueError), match="set_step: step must be"):
+                call(step)
+
+
+def test_counts_are_rounded():
+    core = AttentionCore(2, "topk_sparsemax", k=schedules.Linear(8, 2, steps=10))
+    inputs = draw(H=2)
+    for step, k in ((0, 8), (4, 6), (9, 3), (10, 2)):
+        core.set_step(step)
+        assert core.settings() == {"k": k} and isinstance(core.settings()["k"], int)
+        close(core(*inputs), parsimax.attention(*inputs, mapping="topk_sparsemax", k=k), 1e-12)
+
+
+def test_the_step_may_come_before_the_backward_pass():
+    core = AttentionCore(H, alpha=schedules.Linear(1.01, 1.9, steps=10))
+    q, k, v = (t.requires_grad_() for t in draw())
+    truth = torch.autograd.grad(parsimax.entmax_attention(q, k, v, alpha=1.01).square().sum(), q)[0]
+    out = core(q, k, v)
+    core.set_step(5)
+    close(torch.autograd.grad(out.square().sum(), q)[0], truth)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_a_schedule_keeps_its_precision(dtype):
+    core = AttentionCore(H, alpha=schedules.Linear(1.001, 1.9, steps=10)).to(dtype)
+    inputs = draw(dtype=dtype)
+    assert core.settings() == {"alpha": 1.001} and not list(core.parameters())
+    assert torch.equal(core(*inputs), parsimax.entmax_attention(*inputs, alpha=1.001))
+
+
+CONTINUOUS = [n for n, e in REGISTRY.items() if e.setting is not None and e.setting.continuous]
+
+
+@pytest.mark.parametrize("name", CONTINUOUS)
+@pytest.mark.filterwarnings("ignore:`torch.jit.script:DeprecationWarning")  # torch's own
+def test_a_schedule_compiles_once(name):
+    torch.compiler.reset()
+    setting = REGISTRY[name].setting
+    core = AttentionCore(H, name, **{setting.name: lambda step: setting.example * (1 + step / 20)})
+    inputs, graphs = draw(dtype=torch.float32), []
+
+    def count(graph, _):
+        graphs.append(graph)
+        return graph.forward
+
+    compiled = torch.compile(core, backend=count, fullgraph=True)
+    for step in range(4):
+        core.set_step(step)
+        fixed = {setting.name: setting.example * (1 + step / 20)}
+        close(compiled(*inputs), parsimax.attention(*inputs, mapping=name, **fixed), 1e-5)
+    assert len(graphs) == 1
+
+
+def test_a_model_whose_schedules_ended_loads_into_the_fixed_one():
+    scheduled = nn.Sequential(AttentionCore(2, alpha=schedules.Linear(1.01, 1.5, steps=10)))
+    parsimax.set_step(scheduled, 10)
+    for fixed in (AttentionCore(2, alpha=1.5), AttentionCore(2)):
+        nn.Sequential(fixed).load_state_dict(scheduled.state_dict())
+    with pytest.raises(RuntimeError, match=r"0\.other"):
+        nn.Sequential(fixed).load_state_dict({**scheduled.state_dict(), "0.other": torch.ones(1)})
 
 
 # length scaling
@@ -427,6 +495,58 @@ def test_meta_device():
     assert "alpha learned" in repr(core)
 
 
+FIXED = {
+    "heads": lambda: AttentionCore(H, "rsoftmax", rate=0.6, heads=[1, -1]),
+    "heads of entmax": lambda: AttentionCore(H, alpha=1.8, heads=[2]),
+    "tensor": lambda: AttentionCore(H, alpha=torch.linspace(1.1, 1.9, H, device="cpu")),
+    "one": lambda: AttentionCore(H, "rsoftmax", rate=torch.tensor(0.3, device="cpu")),
+    "scaling": lambda: AttentionCore(H, alpha=1.5, length_scaling=LengthScaling(H, beta=2.0, learnable=False)),
+    "schedule": lambda: AttentionCore(H, alpha=schedules.Linear(1.05, 1.9, steps=10), heads=[0, 3]),
+    "learned": lambda: AttentionCore(H, alpha="learned", heads=[0], length_scaling=True),
+}
+
+
+@pytest.mark.parametrize("name", FIXED)
+@pytest.mark.parametrize("way", ["context", "to", "real", "assign", "half"])
+def test_what_is_fixed_comes_back_from_the_meta_device(name, way):
+    truth = FIXED[name]()
+    truth.set_step(4)
+    if way in ("context", "assign"):
+        with torch.device("meta"):
+            core = FIXED[name]()
+            assert repr(core).startswith("AttentionCore(")
+            if name == "schedule":
+                assert core(*(t.to("meta") for t in draw(dtype=torch.float32))).is_meta
+    else:
+        core = FIXED[name]()
+        core = core if way == "real" else core.to("meta")
+    if way == "half":
+        core, truth = core.bfloat16(), truth.bfloat16()
+    if way == "assign":
+        core.load_state_dict(truth.state_dict(), assign=True)
+    else:
+        for tensor in (*core.buffers(), *core.parameters()):
+            if not tensor.is_meta and way != "real":
+                assert tensor.device.type == "cpu"
+        core.to_empty(device="cpu")
+        for parameter in core.parameters():
+            parameter.data.fill_(math.nan)
+        core.load_state_dict(truth.state_dict())
+    inputs = draw(dtype=torch.float32)
+    assert torch.equal(core(*inputs), truth(*inputs))
+    assert not any(t.is_meta for t in core.buffers()) and repr(core) == repr(truth)
+    assert [t.dtype for t in core.buffers()] == [t.dtype for t in truth.buffers()]
+    again = copy.deepcopy(core).to("meta").to_empty(device="cpu")
+    if name == "schedule":
+        assert again.step == 4 and torch.equal(again(*inputs), truth(*inputs))
+
+
+def test_moves_keep_what_was_written_to_a_buffer():
+    core = AttentionCore(H, alpha=torch.full((H,), 1.5))
+    core.alpha_value.fill_(1.75)
+    assert core.to(torch.float64).alpha.tolist() == [1.75] * H
+
+
 # errors
 
 
@@ -441,6 +561,24 @@ WRONG = {
     "per head": (lambda: AttentionCore(2, alpha=torch.ones(3)), ValueError, r"one per head, 2, got shape \(3,\)"),
     "module": (lambda: AttentionCore(2, parsimax.RSoftmax(0.5), rate=0.3), ValueError, "has its own settings"),
     "dim": (lambda: AttentionCore(2, parsimax.Sparsemax(dim=1)), ValueError, r"over the keys.*dim=1"),
+    "one head": (lambda: AttentionCore(4, alpha=1.5, heads=0), TypeError, r"heads must be a list .* \[0\], got 0"),
+    "no heads": (lambda: AttentionCore(4, alpha=1.5, heads=[]), ValueError, "heads is empty"),
+    "int tensor": (lambda: AttentionCore(2, alpha=torch.tensor([1, 2])), TypeError, "floating point, got torch.int64"),
+    "tensor k": (
+        lambda: AttentionCore(2, "topk_sparsemax", k=torch.tensor(2)),
+        TypeError,
+        "k of topk_sparsemax cannot",
+    ),
+    "ramp": (
+        lambda: AttentionCore(2, "rsoftmax", rate=schedules.Linear(0.0, 1.2, steps=10)),
+        ValueError,
+        r"rate at the end of Linear\(start=0.0, end=1.2, steps=10\) must be in \[0, 1\], got 1.2",
+    ),
+    "ramp of counts": (
+        lambda: AttentionCore(2, "topk_sparsemax", k=schedules.Cosine(4, 0.4, steps=10)),
+        ValueError,
+        "k at the end of Cosine.* must be at least 1, got 0",
+    ),
     "which heads": (lambda: AttentionCore(2, "sparsemax", heads=[2]), ValueError, "among 0…1, got 2"),
     "start": (lambda: AttentionCore(2, alpha="learned", alpha_start=1.0), ValueError, "strictly inside"),
     "lonely start": (lambda: AttentionCore(2, alpha_start=1.2), ValueError, 'pass alpha="learned"'),

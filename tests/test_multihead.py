@@ -555,6 +555,25 @@ def test_replace_attention_keeps_what_was_there():
     assert torch.equal(torch.get_rng_state(), after_making)
 
 
+def test_replace_attention_again():
+    model = nn.ModuleList([MultiheadAttention(E, H, kdim=3).bfloat16().eval(), nn.MultiheadAttention(E, H)])
+    before, layer = dict(model.named_parameters()), model[0]
+    assert replace_attention(model, "sparsemax") is model and model[0] is layer and layer.core.name == "sparsemax"
+    second = model[1]
+    with pytest.raises(TypeError, match="rsoftmax needs a setting"):
+        replace_attention(model, "rsoftmax")
+    assert layer.core.name == second.core.name == "sparsemax"
+    replace_attention(model, alpha="learned", length_scaling=LengthScaling(H))
+    after = dict(model.named_parameters())
+    assert all(after[name] is parameter for name, parameter in before.items())
+    assert model[0] is layer and model[1] is second
+    assert layer.core.learned_alpha.raw.dtype == torch.bfloat16 and not layer.core.training and second.core.training
+    assert layer.core.length_scaling is not second.core.length_scaling
+    replace_attention(model, "softmax")
+    assert dict(model.named_parameters()).keys() == before.keys()
+    assert replace_attention(second, "entmax15") is second and second.core.name == "entmax15"
+
+
 def test_replace_attention_refuses():
     with pytest.raises(ValueError, match=r"Linear has no nn.MultiheadAttention.*huggingface.sparsify"):
         replace_attention(nn.Linear(2, 2), "sparsemax")
@@ -579,3 +598,14 @@ def test_set_step_reaches_every_layer():
     parsimax.set_step(model, 5)
     for layer in model.layers:
         close(layer.self_attn.core.alpha, torch.full((H,), 1.255))
+
+
+def test_a_scheduled_model_loads_into_the_fixed_one():
+    model = MultiheadAttention(E, H, alpha=parsimax.schedules.Linear(1.01, 1.5, steps=10))
+    parsimax.set_step(model, 10)
+    fixed = MultiheadAttention(E, H, alpha=1.5)
+    fixed.load_state_dict(model.state_dict())
+    x = torch.randn(5, 2, E)
+    close(fixed(x, x, x)[0], model(x, x, x)[0])
+    model.load_state_dict(fixed.state_dict())
+    assert model.core.step == 10

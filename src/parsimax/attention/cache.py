@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from copy import copy
+
 import torch
 from torch import Tensor
 
@@ -86,6 +88,16 @@ class KeyValueCache:
                 padding = torch.zeros(batch, key.shape[2], dtype=torch.bool, device=device)
             self._padding = torch.cat([before, padding.to(device)], 1)
         self.length = total
+
+    def appended(self, key: Tensor, value: Tensor, padding: Tensor | None = None) -> KeyValueCache:
+        """Another cache with these appended; this one stays as it is until it is to :meth:`become` the other."""
+        other = copy(self)
+        other.append(key, value, padding)
+        return other
+
+    def become(self, other: KeyValueCache) -> None:
+        """Hold what ``other`` holds."""
+        self.__dict__.update(other.__dict__)
 
     def _grown(self, store: Tensor | None, new: Tensor, total: int) -> Tensor:
         if self.static or torch.is_grad_enabled():

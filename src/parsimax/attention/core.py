@@ -12,17 +12,19 @@ from .._arguments import check_count
 from ..mappings.learned import BoundedParameter
 from ..mappings.modules import MappingModule, short
 from ..mappings.registry import MappingLike
+from ..mappings.rows import work_dtype
+from .fixed import FixedTensors
 from .functional import ALPHA, attention
 from .heads import attend_by_head
 from .observation import Observation as Observation
 from .scaling import LengthScaling, check_scaling, count_keys
-from .settings import check_heads, check_mapping, check_tensor, check_value
+from .settings import check_ends, check_heads, check_mapping, check_step, check_tensor, check_value
 
 WHERE = "AttentionCore"
 Schedule = Callable[[int], Any]  # step -> the value of a setting
 
 
-class AttentionCore(nn.Module):
+class AttentionCore(FixedTensors):
     """Attention without projections, as a layer: it holds the mapping, a learned α per head, schedules and observers.
 
     :class:`MultiheadAttention` has one, and so has every attention module of a sparsified ``transformers`` model.
@@ -79,7 +81,8 @@ class AttentionCore(nn.Module):
         self.observers: list[Callable[[Observation], None]] = []
         self.mapping = mapping if isinstance(mapping, MappingModule) else None
         self.learned_alpha: BoundedParameter | None = None
-        self._now: dict[str, Any] = {}  # the numbers in use, those of schedules too
+        self._now: dict[str, Any] = {}  # the numbers in use, and counts that schedules gave
+        self._values: dict[str, Tensor] = {}  # those of schedules, as tensors: torch.compile lets these change
         self._tensors: list[str] = []
         self._schedules: dict[str, Schedule] = {}
         if mapping is None:
@@ -95,21 +98,24 @@ class AttentionCore(nn.Module):
             raise ValueError(f'{WHERE}: alpha_start is that of a learned alpha; pass alpha="learned"')
         for name, value in settings.items():
             self._hold(name, value)
-        self.register_buffer("chosen", check_heads(heads, num_heads, WHERE), persistent=False)
+        self.register_buffer("chosen", None)
+        if heads is not None:
+            self.fix_anew("chosen", check_heads(heads, num_heads, WHERE))
         self.length_scaling = check_scaling(length_scaling, num_heads, WHERE)
         if self._schedules:
-            self.register_buffer("step", torch.tensor(0))
+            self.fix_anew("step", torch.tensor(0, device="cpu"), persistent=True)
             self.set_step(0)
 
     def _hold(self, name: str, value: Any) -> None:
         if isinstance(value, Tensor):
-            check_tensor(name, value, self.num_heads, WHERE)
+            check_tensor(self.name, name, value, self.num_heads, WHERE)
             self._tensors.append(name)
             if isinstance(value, nn.Parameter):
                 self.register_parameter(f"{name}_value", value)
             else:
-                self.register_buffer(f"{name}_value", value, persistent=False)
+                self.fix(f"{name}_value", value)
         elif callable(value):
+            check_ends(self.name, name, value, WHERE)
             self._schedules[name] = value
         else:
             self._now[name] = check_value(self.name, name, value, WHERE)
@@ -122,6 +128,8 @@ class AttentionCore(nn.Module):
             return None
         if not isinstance(alpha, Tensor):
             alpha = torch.tensor(float(alpha), device=None if self.chosen is None else self.chosen.device)
+        elif "alpha" in self._values:
+            alpha = alpha.to(torch.get_default_dtype())  # as a number has
         return alpha.reshape(-1).expand(self.num_heads) if alpha.numel() in (1, self.num_heads) else alpha
 
     def _alpha(self) -> float | Tensor | None:
@@ -140,17 +148,37 @@ class AttentionCore(nn.Module):
         for name in self._tensors:
             value = getattr(self, f"{name}_value")
             now[name] = value if value.dim() == 0 else value.view(-1, 1, 1)
+        for name, value in self._values.items():  # a copy, since the next step may come before the backward pass
+            now[name] = _on(value, self.step.device).clone()
         if self.learned_alpha is not None:
             now["alpha"] = self.learned_alpha().view(-1, 1, 1)
         return now
 
     def set_step(self, step: int) -> None:
         """Take the values that the schedules have at this step."""
-        if not self._schedules:
-            return
-        for name, schedule in self._schedules.items():
-            self._now[name] = check_value(self.name, name, schedule(step), WHERE)
-        self.step.fill_(step)
+        step = check_step(step, "set_step")
+        at = f" at step {step}"
+        new = {name: check_value(self.name, name, each(step), WHERE, at) for name, each in self._schedules.items()}
+        for name, value in new.items():
+            if not isinstance(value, float):
+                self._now[name] = value
+            elif name in self._values:
+                self._values[name].fill_(value)
+            else:
+                self._values[name] = torch.tensor(value, dtype=torch.float64, device="cpu")
+                self._move_values()
+        if new:
+            self.step.fill_(step)
+            self._given["step"].fill_(step)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Any:
+        super()._apply(fn, recurse)
+        self._move_values()
+        return self
+
+    def _move_values(self) -> None:
+        if self._values and not self.step.is_meta:
+            self._values = {name: _on(value, self.step.device) for name, value in self._values.items()}
 
     def forward(
         self,
@@ -170,6 +198,7 @@ class AttentionCore(nn.Module):
             raise ValueError(
                 f"{WHERE}: query must be (batch, {self.num_heads} heads, queries, features), got {tuple(query.shape)}"
             )
+        self.revive(query.device)
         if self.length_scaling is not None:
             factors = self.length_scaling(count_keys(query, key.shape[-2], attn_mask, is_causal))
             query = (query * factors).to(query.dtype)
@@ -189,14 +218,22 @@ class AttentionCore(nn.Module):
         return attend_by_head(query, key, value, self.chosen, self.name, self.settings(), options)
 
     def _load_from_state_dict(
-        self, state_dict: dict[str, Any], prefix: str, metadata: Any, strict: bool, missing: list[str], *rest: Any
+        self,
+        state_dict: dict[str, Any],
+        prefix: str,
+        metadata: Any,
+        strict: bool,
+        missing: list[str],
+        unexpected: list[str],
+        errors: list[str],
     ) -> None:
-        super()._load_from_state_dict(state_dict, prefix, metadata, strict, missing, *rest)
-        if self._schedules:
-            if f"{prefix}step" in missing:  # weights of a model without schedules: the step stays as it is
-                missing.remove(f"{prefix}step")
-            if not self.step.is_meta:
-                self.set_step(int(self.step))
+        super()._load_from_state_dict(state_dict, prefix, metadata, strict, missing, unexpected, errors)
+        for keys in (missing, unexpected):  # one model has schedules, the other has none: our step stays as it is
+            if f"{prefix}step" in keys:
+                keys.remove(f"{prefix}step")
+        if self._schedules and not self.step.is_meta:
+            self.set_step(int(self.step))
+            self._move_values()
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "observers": []}  # a copy is not watched
@@ -211,7 +248,7 @@ class AttentionCore(nn.Module):
             ]
         shown += [f"{name}={schedule}" for name, schedule in self._schedules.items()]
         if self.chosen is not None:
-            shown.append(f"heads={self.chosen.nonzero().flatten().tolist()}")
+            shown.append(f"heads={self._given['chosen'].nonzero().flatten().tolist()}")
         if self.length_scaling is not None:
             shown.append("length_scaling=True")
         return ", ".join(shown)
@@ -232,11 +269,16 @@ def set_step(model: nn.Module, step: int) -> None:
         >>> core = parsimax.AttentionCore(8, "rsoftmax", rate=parsimax.schedules.Linear(0.0, 0.9, steps=100))
         >>> parsimax.set_step(core, 50)
         >>> core.settings()
-        {'rate': 0.45}
+        {'rate': tensor(0.4500, dtype=torch.float64)}
     """
+    step = check_step(step, "set_step")
     for module in model.modules():
         if isinstance(module, AttentionCore):
             module.set_step(step)
+
+
+def _on(value: Tensor, device: torch.device) -> Tensor:
+    return value.to(device, work_dtype(device))
 
 
 def _learned(alpha: Tensor) -> str:

@@ -152,7 +152,8 @@ class MultiheadAttention(nn.Module):
             key: the same with its own length and ``kdim`` features.
             value: the same with the length of ``key`` and ``vdim`` features.
             key_padding_mask: (batch, keys), or (keys,) without batch: True = not to be attended to, or numbers to add.
-            need_weights: give the weights too; without them nothing of the size queries x keys is kept.
+            need_weights: give the weights too. Without them, and without dropout, a kernel of the CPU computes softmax
+                and the entmax family with no matrix of queries x keys; any other mapping makes one.
             attn_mask: (queries, keys) or (batch x heads, queries, keys): True = forbidden, or numbers to add. Keys in
                 a cache count, and come first.
             average_attn_weights: average the weights over the heads.
@@ -174,7 +175,7 @@ class MultiheadAttention(nn.Module):
             given = {id(t): t.unsqueeze(at) for t in (query, key, value)}  # the same ones stay the same
             query, key, value = (given[id(t)] for t in (query, key, value))
             key_padding_mask = None if key_padding_mask is None else key_padding_mask.unsqueeze(0)
-        before = 0 if cache is None else len(cache)
+        before, grown = 0 if cache is None else len(cache), cache
         new = key.shape[1 if self.batch_first else 0]
         if cache is None:
             q, k, v = self._project(query, key, value)
@@ -186,14 +187,16 @@ class MultiheadAttention(nn.Module):
         else:
             q, k, v = self._project(query, key, value)
             masks.checked(None, key_padding_mask, len(k), self.num_heads, (0, 0, new), WHERE)
-            cache.append(k, v, key_padding_mask)
-            k, v, key_padding_mask, new = cache.key, cache.value, cache.padding, len(cache)
+            grown = cache.appended(k, v, key_padding_mask)
+            k, v, key_padding_mask, new = grown.key, grown.value, grown.padding, len(grown)
         sizes = (q.shape[2], k.shape[2], new)
         attn_mask = masks.checked(attn_mask, key_padding_mask, len(q), self.num_heads, sizes, WHERE)
         mask, is_causal = self._mask(q, k, attn_mask, key_padding_mask, before, is_causal, need_weights)
         k, v = self._extended(k, v)
         dropout = self.dropout if self.training else 0.0
         result = self.core(q, k, v, attn_mask=mask, is_causal=is_causal, dropout_p=dropout, return_weights=need_weights)
+        if cache is not None and grown is not None:
+            cache.become(grown)  # not before the call has gone well
         out, weights = result if need_weights else (result, None)
         out = out.transpose(1, 2) if self.batch_first else out.permute(2, 0, 1, 3)
         out = self.out_proj(out.flatten(2))

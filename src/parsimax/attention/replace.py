@@ -32,6 +32,8 @@ def replace_attention(
 ) -> nn.Module:
     """Replace every ``nn.MultiheadAttention`` inside of a model by a :class:`MultiheadAttention` with its weights.
 
+    A :class:`MultiheadAttention` that is there already stays, with its weights, and gets this mapping for its old one.
+
     Args:
         model: any module; it is changed in place. Its parameters stay the same objects, so that an optimiser keeps
             them; a learned α is new and has to be given to the optimiser.
@@ -57,18 +59,22 @@ def replace_attention(
     """
     options = {"mapping": mapping, "alpha": alpha, **settings}
     found = {module: name for name, module in model.named_modules() if isinstance(module, nn.MultiheadAttention)}
+    replaced = [module for module in model.modules() if isinstance(module, MultiheadAttention)]
     for module, name in found.items():
         if type(module) is not nn.MultiheadAttention:
             raise TypeError(
                 f"{WHERE}: {name or 'the model'} is a {type(module).__name__}, which may compute something else than "
                 "nn.MultiheadAttention; replace it yourself"
             )
-    if not found:
+    if not found and not replaced:
         raise ValueError(
             f"{WHERE}: {type(model).__name__} has no nn.MultiheadAttention; for a model of transformers use "
             "parsimax.huggingface.sparsify"
         )
     ours = {module: _replacement(module, options) for module in found}
+    cores = [_core(module, options) for module in replaced]
+    for layer, core in zip(replaced, cores, strict=True):
+        layer.core = core
     if model in ours:
         return ours[model]
     for parent in list(model.modules()):
@@ -81,10 +87,6 @@ def replace_attention(
 
 
 def _replacement(old: nn.MultiheadAttention, options: dict[str, Any]) -> MultiheadAttention:
-    own: dict[str, Any] = {
-        name: deepcopy(value) if isinstance(value, nn.Module) else value for name, value in options.items()
-    }
-    weight = old.out_proj.weight
     new = MultiheadAttention(
         old.embed_dim,
         old.num_heads,
@@ -98,5 +100,14 @@ def _replacement(old: nn.MultiheadAttention, options: dict[str, Any]) -> Multihe
     for name in PARAMETERS:
         new.register_parameter(name, getattr(old, name))
     new.out_proj = old.out_proj
-    new.core = AttentionCore(old.num_heads, **own).to(device=weight.device, dtype=weight.dtype)
+    new.core = _core(old, options)
     return new.train(old.training)
+
+
+def _core(layer: nn.MultiheadAttention | MultiheadAttention, options: dict[str, Any]) -> AttentionCore:
+    own: dict[str, Any] = {
+        name: deepcopy(value) if isinstance(value, nn.Module) else value for name, value in options.items()
+    }
+    weight = layer.out_proj.weight
+    core = AttentionCore(layer.num_heads, **own).to(device=weight.device, dtype=weight.dtype)
+    return core.train(layer.training)

@@ -10,9 +10,10 @@ from torch.nn import functional as F
 
 from .._arguments import check_count, check_number
 from .arguments import FINITE, POSITIVE
+from .fixed import FixedTensors
 
 
-class LengthScaling(nn.Module):
+class LengthScaling(FixedTensors):
     r"""Multiplies the scores of a query that may attend to n keys by a factor that grows with n, one curve per head.
 
     .. math:: \delta + \beta\, (\log n)^{\gamma}
@@ -62,11 +63,13 @@ class LengthScaling(nn.Module):
         self.learnable = learnable
         raw = start + math.log(-math.expm1(-start))  # the inverse of softplus, without overflow
         for name, value in (("raw_beta", raw), ("gamma", power)):
-            tensor = torch.full((num_heads,), value, device=device, dtype=dtype)
             if learnable:
+                tensor = torch.full((num_heads,), value, device=device, dtype=dtype)
                 self.register_parameter(name, nn.Parameter(tensor))
             else:
-                self.register_buffer(name, tensor, persistent=False)
+                self.fix_anew(name, torch.full((num_heads,), value, device="cpu", dtype=dtype))
+        if not learnable and device is not None:
+            self.to(device)
 
     raw_beta: Tensor
     gamma: Tensor
@@ -77,6 +80,7 @@ class LengthScaling(nn.Module):
         return F.softplus(self.raw_beta)
 
     def forward(self, counts: Tensor) -> Tensor:
+        self.revive(counts.device)
         logs = counts.to(torch.promote_types(self.gamma.dtype, torch.float32)).clamp_min(2).log()
         return self.delta + self.beta.view(-1, 1, 1) * logs ** self.gamma.view(-1, 1, 1)
 
