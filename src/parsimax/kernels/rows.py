@@ -188,13 +188,16 @@ def entmax_kernel(value: float | None) -> RowKernel:
         return dx, change if want else None
 
     rule = partial(entmax_rule, value=fixed)
+
     def operator(x: Tensor, alpha: Tensor | None = None) -> Tensor:
         p: Tensor = ops.entmax(x, alpha, fixed)
         return p
 
     if value is not None:
         return RowKernel(forward, backward, rule, operator)
-    return RowKernel(forward, backward, rule, operator, rule_from_output=False, learn=learn, learn_backward=learn_backward)
+    return RowKernel(
+        forward, backward, rule, operator, rule_from_output=False, learn=learn, learn_backward=learn_backward
+    )
 
 
 def topk_kernel(k: int) -> RowKernel:

@@ -1,0 +1,12 @@
+"""Any ``transformers`` model on the attention interface → the same model with sparse attention and output."""
+
+try:
+    import transformers as _transformers  # noqa: F401
+except ImportError as error:
+    raise ImportError("parsimax.huggingface needs transformers: pip install 'parsimax[hf]'") from error
+
+from .logits import EntmaxLogitsProcessor
+from .pretrained import from_pretrained
+from .sparsify import desparsify, sparsify
+
+__all__ = ["EntmaxLogitsProcessor", "desparsify", "from_pretrained", "sparsify"]

@@ -1,0 +1,174 @@
+"""Put a mapping into every attention layer of a model, and take it out again."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any, TypeVar
+
+from torch import Tensor, nn
+from transformers import PreTrainedConfig, PreTrainedModel
+
+from ..attention.core import AttentionCore, Schedule
+from .interface import CORE, MASKED, NAME
+from .layers import Heads, Layers, choice
+from .settings import KEY, Settings
+
+Model = TypeVar("Model", bound=PreTrainedModel)
+MARK = "attn_implementation"  # written into config.json, so that no plain from_pretrained gives softmax unnoticed
+
+
+def sparsify(
+    model: Model,
+    mapping: str | None = None,
+    alpha: float | Tensor | str | Schedule | None = None,
+    *,
+    layers: Layers = None,
+    heads: Heads = None,
+    **settings: Any,
+) -> Model:
+    """Let the attention of a ``transformers`` model use a sparse mapping, in place.
+
+    Every attention module gets an :class:`AttentionCore` named ``parsimax``; weights, masks, caches and generation stay
+    as they are. Layers and heads that are not chosen use softmax. The model gets a config of its own, so that others
+    made from the same config object are left alone.
+
+    Args:
+        model: one whose attention goes through the attention interface: BERT, DistilBERT, GPT-2, Llama, BART, Marian,
+            T5, ``EncoderDecoderModel`` and most others.
+        mapping: the name of a mapping; "entmax" if not given.
+        alpha: of entmax: a number, a tensor of one per head, a schedule, or ``"learned"``: a parameter per head.
+            1.5 if not given.
+        layers: where, all if not given: numbers of blocks or parts of module names, such as ``[0, 1]``,
+            ``"decoder"`` or ``"encoder.layer.3"``.
+        heads: which heads of these layers, all if not given; or for each layer its own, ``{0: [1, 2], 5: [0]}``.
+        settings: as of :class:`AttentionCore`: ``alpha_start``, ``interval``, ``length_scaling=True``, and the
+            mapping's own, such as ``rate=0.8``.
+
+    Returns:
+        The model. Called again with other arguments, it replaces the mapping; without arguments, it takes what the
+        model's config says, if it says anything.
+
+    Example:
+        >>> import torch
+        >>> from transformers import BertConfig, BertModel
+        >>> from parsimax.huggingface import sparsify
+        >>> config = BertConfig(
+        ...     vocab_size=9, hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8
+        ... )
+        >>> model = sparsify(BertModel(config), alpha="learned")
+        >>> [name for name, _ in model.named_parameters() if "alpha" in name]
+        ['encoder.layer.0.attention.self.parsimax.learned_alpha.raw']
+        >>> weights = model(torch.tensor([[1, 2, 3]]), output_attentions=True).attentions[0]
+        >>> weights.shape
+        torch.Size([1, 2, 3, 3])
+
+    :func:`desparsify` takes the mapping out. ``save_pretrained`` keeps it, and :func:`from_pretrained` loads it.
+
+    Reference: Correia, Niculae and Martins, Adaptively Sparse Transformers, EMNLP 2019.
+    """
+    where = "sparsify"
+    given = settings if alpha is None else {"alpha": alpha, **settings}
+    if mapping is None and layers is None and heads is None and not given and saved(model) is not None:
+        return _restore(model, where)
+    told = told_by_user(mapping, given, layers, heads, where)
+    cores = told.cores(model, where)  # before anything is changed: it may raise
+    if any(config.output_attentions for config in configs(model)):
+        raise ValueError(
+            f"{where}: config.output_attentions is True, which transformers allows with 'eager' attention only; set it "
+            "to False, and ask for the weights in the call: model(…, output_attentions=True)"
+        )
+    desparsify(model)
+    put(model, told, cores)
+    return model
+
+
+def told_by_user(mapping: str | None, options: dict[str, Any], layers: Layers, heads: Heads, where: str) -> Settings:
+    if mapping is not None and not isinstance(mapping, str):
+        raise TypeError(f"{where}: mapping must be a name, with its settings beside it, got {mapping!r}")
+    if not isinstance(options.get("length_scaling", False), bool):
+        raise TypeError(f"{where}: length_scaling must be True or False, since each layer has its own")
+    mapping = mapping or "entmax"
+    if mapping == "entmax":
+        options = {"alpha": 1.5, **options}
+    return Settings(mapping, choice(layers, heads, where), options)
+
+
+def saved(model: nn.Module) -> dict[str, Any] | None:
+    """The settings in the model's config."""
+    found: dict[str, Any] | None = getattr(getattr(model, "config", None), KEY, None)
+    return found
+
+
+def _restore(model: Model, where: str) -> Model:
+    """Give the model the mapping that its config names, unless it has it."""
+    if any(isinstance(module, AttentionCore) for module in model.modules()):
+        return model
+    told = Settings.from_json(saved(model) or {}, where)
+    cores = told.cores(model, where)
+    if any(core.state_dict() for core in cores.values()):
+        raise ValueError(
+            f"{where}: the config of this {type(model).__name__} speaks of learned parameters, which a plain "
+            "from_pretrained does not load; load it by parsimax.huggingface.from_pretrained(path), or say anew "
+            "what you want, such as alpha='learned'"
+        )
+    desparsify(model)
+    put(model, told, cores)
+    return model
+
+
+def put(model: PreTrainedModel, told: Settings, cores: dict[str, AttentionCore]) -> None:
+    """Hang the cores on their modules, and switch the model's configs over, which become its own."""
+    modules = [model.get_submodule(name) for name in cores]
+    for module, core in zip(modules, cores.values(), strict=True):
+        at = next((tensor.device for tensor in module.parameters()), None)
+        setattr(module, CORE, core.to(at).train(module.training))
+    name = NAME if all(hasattr(module, "is_causal") for module in modules) else MASKED
+    memo: dict[int, Any] = {}
+    for part in model.modules():
+        if isinstance(old := part.__dict__.get("config"), PreTrainedConfig):
+            part.__dict__["config"] = copy.deepcopy(old, memo)
+    for config in configs(model):
+        setattr(config, KEY, told.to_json(before=config._attn_implementation))
+        setattr(config, MARK, name)
+        config._attn_implementation = {"": name}  # itself only: each has its own to go back to
+
+
+def desparsify(model: Model) -> Model:
+    """Take back what :func:`sparsify` did: the model computes what it did before, bit for bit.
+
+    Args:
+        model: a sparsified model; any other is left as it is.
+
+    Returns:
+        The model, with its former attention implementation and no trace of a mapping.
+
+    Example:
+        >>> from transformers import GPT2Config, GPT2Model
+        >>> from parsimax.huggingface import desparsify, sparsify
+        >>> model = GPT2Model(GPT2Config(vocab_size=9, n_embd=8, n_layer=1, n_head=2))
+        >>> desparsify(sparsify(model, "sparsemax")).config._attn_implementation
+        'sdpa'
+    """
+    for module in list(model.modules()):
+        if isinstance(module.__dict__.get("_modules", {}).get(CORE), AttentionCore):
+            delattr(module, CORE)
+    whole = saved(model) or {}
+    for config in configs(model):
+        kept = config.__dict__.pop(KEY, whole)
+        if config.__dict__.get(MARK) in (NAME, MASKED):
+            delattr(config, MARK)
+        if config._attn_implementation in (NAME, MASKED):
+            config._attn_implementation = {"": kept.get("before")}
+    return model
+
+
+def configs(model: nn.Module) -> list[PreTrainedConfig]:
+    """Every config object that a part of the model reads, once each."""
+    waiting = [part.__dict__["config"] for part in model.modules() if "config" in part.__dict__]
+    found: dict[int, PreTrainedConfig] = {}
+    while waiting:
+        config = waiting.pop()
+        if isinstance(config, PreTrainedConfig) and id(config) not in found:
+            found[id(config)] = config
+            waiting += list(config.__dict__.values())
+    return list(found.values())

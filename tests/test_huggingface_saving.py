@@ -1,0 +1,98 @@
+"""A sparsified model that was saved comes back as it was, or says that it cannot."""
+
+import json
+
+import pytest
+import torch
+import transformers
+from transformers import AutoModel, AutoModelForCausalLM, BertForSequenceClassification, BertModel
+
+import parsimax
+from hub import MODELS, batch, cores, make, run, seen
+from parsimax import schedules
+from parsimax.huggingface import desparsify, from_pretrained, sparsify
+from parsimax.huggingface.interface import NAME
+
+SAVED = {
+    "learned": {"alpha": "learned", "alpha_start": 1.3},
+    "some heads": {"alpha": "learned", "heads": {1: [0, 2]}, "interval": (1.0, 3.0)},
+    "fixed": {"mapping": "rsoftmax", "rate": 0.7, "layers": [0]},
+    "per head": {"alpha": torch.tensor([1.0, 1.2, 1.5, 2.0]), "length_scaling": True},
+    "schedule": {"alpha": schedules.Geometric(1.01, 2.0, steps=10, base=1)},
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "given"),
+    [*((each, "learned") for each in MODELS), *(("T5ForConditionalGeneration", each) for each in [*SAVED][1:])],
+)
+def test_saved_and_loaded_it_is_the_same(name, given, tmp_path):
+    model, inputs = sparsify(make(name), **SAVED[given]), batch(name)
+    with torch.no_grad():
+        for parameter in (p for each, p in model.named_parameters() if "parsimax" in each):
+            parameter += 0.3 * torch.randn_like(parameter)
+    parsimax.set_step(model, 7)
+    model.save_pretrained(tmp_path)
+    again, info = from_pretrained(tmp_path, type(model), output_loading_info=True)
+    assert type(again) is type(model) and not info["missing_keys"] and not info["unexpected_keys"]
+    assert torch.equal(seen(model, inputs), seen(again, inputs))
+    assert [str(core) for core in cores(model).values()] == [str(core) for core in cores(again).values()]
+    assert model.config.parsimax == again.config.parsimax
+    assert desparsify(again).config._attn_implementation == "sdpa"
+    plain = make(name)
+    assert torch.equal(seen(again, inputs), seen(plain, inputs))
+    assert again._keep_in_fp32_modules_strict == plain._keep_in_fp32_modules_strict
+    assert list(again.state_dict()) == list(plain.state_dict())
+
+
+def test_loading_by_an_auto_class_and_into_another_head(tmp_path):
+    model = sparsify(make("LlamaForCausalLM").bfloat16(), alpha="learned", alpha_start=1.2)  # α stays float32
+    model.save_pretrained(tmp_path / "llama")
+    again = from_pretrained(tmp_path / "llama", AutoModelForCausalLM)
+    assert type(again) is type(model) and again.dtype == torch.bfloat16
+    for mine, other in zip(cores(model).values(), cores(again).values(), strict=True):
+        assert mine.alpha.dtype == torch.float32 and torch.equal(mine.alpha, other.alpha)
+    base = sparsify(make("BertModel"), alpha="learned", alpha_start=1.8)
+    base.save_pretrained(tmp_path / "bert")
+    classifier = from_pretrained(str(tmp_path / "bert"), BertForSequenceClassification, num_labels=3)
+    assert [core.alpha.tolist() for core in cores(classifier).values()] == [
+        core.alpha.tolist() for core in cores(base).values()
+    ]
+    assert classifier.config.num_labels == 3
+    assert classifier(**batch("BertModel"), labels=torch.tensor([0, 2])).loss.isfinite()
+
+
+def test_a_plain_load_is_never_silently_softmax(tmp_path, monkeypatch):
+    sparsify(make("BertModel"), alpha="learned").save_pretrained(tmp_path)
+    plain = AutoModel.from_pretrained(tmp_path)
+    with pytest.raises(RuntimeError, match=r"no mapping.*parsimax\.huggingface\.from_pretrained"):
+        plain(**batch("BertModel"))
+    with pytest.raises(ValueError, match=r"learned parameters.*parsimax\.huggingface\.from_pretrained"):
+        sparsify(plain)
+    assert run(sparsify(plain, alpha="learned"), batch("BertModel")).attentions[0].eq(0).any()
+    monkeypatch.delitem(transformers.AttentionInterface._global_mapping, NAME)  # as if parsimax were not imported
+    with pytest.raises(ValueError, match=r'attn_implementation="parsimax"` is not supported'):
+        AutoModel.from_pretrained(tmp_path)
+
+
+def test_a_fixed_mapping_comes_back_by_sparsify_without_arguments(tmp_path):
+    model = sparsify(make("EncoderDecoderModel"), "sparsemax", layers="crossattention")
+    model.save_pretrained(tmp_path)
+    again = sparsify(transformers.EncoderDecoderModel.from_pretrained(tmp_path))
+    assert torch.equal(seen(model, batch("EncoderDecoderModel")), seen(again, batch("EncoderDecoderModel")))
+
+
+def test_what_loading_cannot_do_it_says(tmp_path):
+    make("BertModel").save_pretrained(tmp_path / "plain")
+    with pytest.raises(ValueError, match="says nothing of parsimax"):
+        from_pretrained(tmp_path / "plain", BertModel)
+    sparsify(make("BertModel"), alpha=lambda step: 1.5).save_pretrained(tmp_path / "function")
+    with pytest.raises(ValueError, match=r"alpha=<function.*no file can hold"):
+        from_pretrained(tmp_path / "function", BertModel)
+    sparsify(make("BertModel"), alpha=1.5).save_pretrained(tmp_path / "lost")
+    file = tmp_path / "lost" / "config.json"
+    config = json.loads(file.read_text())
+    config["parsimax"]["alpha"] = "learned"
+    file.write_text(json.dumps(config))
+    with pytest.raises(ValueError, match=r"does not hold the learned parameters.*learned_alpha\.raw"):
+        from_pretrained(tmp_path / "lost", BertModel)
