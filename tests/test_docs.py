@@ -39,7 +39,8 @@ def test_every_mapping_has_its_row_and_section():
         assert f"## {name}\n" in (ROOT / "docs" / "mappings.md").read_text(encoding="utf-8")
 
 
-def test_the_readme_runs():
+def test_the_readme_runs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # it writes a page
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.S)
     assert blocks
     for block in blocks:

@@ -52,7 +52,7 @@ def from_pretrained(path: str | os.PathLike[str], cls: Any = AutoModel, **kwargs
     saved = getattr(config, KEY, None)
     if saved is None:
         raise ValueError(
-            f"{where}: the config of {str(path)!r} says nothing of parsimax. If only a part of the model was sparsified, "
+            f"{where}: the config of {str(path)!r} says nothing of parsimax. If only a part of the model was changed, "
             "sparsify the whole with layers=… before saving it; else load it by "
             f"{cls.__name__}.from_pretrained and call parsimax.huggingface.sparsify(model)"
         )
