@@ -78,7 +78,8 @@ class _Rows(torch.autograd.Function):
     def forward(ctx: Any, kernel: RowKernel, x: Tensor, parameter: Tensor | None) -> Tensor:
         plain, state = _plain(parameter), None
         # The size of the state depends on the values, so a graph goes without it.
-        if kernel.learn is not None and plain is not None and not torch.compiler.is_compiling():
+        traced = torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack() > 0
+        if kernel.learn is not None and plain is not None and not traced:
             p, state = kernel.learn(x, plain)
         else:
             p = kernel.forward(x, plain)

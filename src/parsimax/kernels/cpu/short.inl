@@ -3,7 +3,6 @@
 #include "lanes.inl"
 namespace {
 template <class T> constexpr unsigned ALL = (1u << W<T>) - 1;
-template <class T> constexpr T CLOSE = same<T, float> ? T(2.4e-7) : T(4.5e-16);  // two roundings
 // The maxima of the lanes of W rows, transposed, NaN apart: the largest number of each row, and a part of the row to start from.
 template <class T, class S> inline V<T> tops(const S* x, i64 n, V<T>* columns) {
   constexpr int L = W<T>;
@@ -55,15 +54,15 @@ inline unsigned map_lanes(const S* x, S* p, i64 n, const double* alpha, bool str
     edge = E * T(1 + 1e-5) + T(1e-6);
     least = -edge * (1 / B);
   }
-  const V<T> am = m < 0 ? -m : m, cut = (m + least) - (am - least) * CLOSE<T>;  // below what is subtracted from
-  alignas(VB) T cuts[L], helds[L];
-  store<T, T>(cuts, cut);
+  alignas(VB) T peaks[L], cuts[L], helds[L];
+  store<T, T>(peaks, m);
+  store<T, T>(cuts, least);
   for (int r = 0; r < L; r++)
-    if (odd >> r & 1) cuts[r] = INF<T>;
+    if (odd >> r & 1) peaks[r] = 0, cuts[r] = INF<T>;
   i64 count[L], most = 0;
   const i64 limit = n > parsimax::SHORT ? LANE_LIMIT : n;
   marks.each(
-      x, n, -INF<T>, limit, count, [&](int r, V<T> v) { return nle_bits<T>(v, all<T>(cuts[r])); },
+      x, n, -INF<T>, limit, count, [&](int r, V<T> v) { return nle_bits<T>(v - peaks[r], all<T>(cuts[r])); },  // the same at any offset
       [&](int r, i64 k, i64 at, unsigned bits) {
         push<T>(pack.row(r) + at, load<T>(x + r * n + k * L, n - k * L, -INF<T>), bits);
       });
