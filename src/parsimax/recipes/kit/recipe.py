@@ -23,6 +23,7 @@ class Train:
     steps: int = setting(2000, "optimiser steps at most", low=1)
     batch_tokens: int = setting(2048, "tokens of a batch: examples × the longest of them", low=1)
     lr: float = setting(1e-3, "peak learning rate of Adam", low=0)
+    alpha_lr: float = setting(5.0, "that of learned α, as a multiple of lr", low=0)
     warmup: int = setting(200, "steps in which the rate rises; after them it falls", low=0)
     decay: Literal["cosine", "inverse-sqrt", "none"] = setting("cosine", "how the rate falls after the warm-up")
     clip: float = setting(1.0, "largest norm of the gradient; 0 for any", low=0)

@@ -21,7 +21,7 @@ from lightning.pytorch.callbacks import Callback, EarlyStopping, ModelCheckpoint
 from lightning.pytorch.callbacks.progress.tqdm_progress import Tqdm
 from lightning.pytorch.loggers import Logger, TensorBoardLogger
 from lightning.pytorch.utilities import rank_zero_only
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 from .batches import Endless
@@ -99,7 +99,13 @@ class Trained(L.LightningModule):
 
     def configure_optimizers(self) -> Any:
         settings = self.train_settings
-        optimiser = torch.optim.AdamW(self.parameters(), settings.lr, (0.9, 0.98), 1e-9, settings.weight_decay)
+        kinds: dict[bool, list[nn.Parameter]] = {False: [], True: []}
+        for name, parameter in self.named_parameters():
+            kinds[".learned" in f".{name}"].append(parameter)  # as parsimax calls every learned setting of a mapping
+        groups: list[dict[str, Any]] = [{"params": kinds[False]}]
+        if kinds[True]:
+            groups.append({"params": kinds[True], "lr": settings.lr * settings.alpha_lr, "weight_decay": 0.0})
+        optimiser = torch.optim.AdamW(groups, settings.lr, (0.9, 0.98), 1e-9, settings.weight_decay)
         rate = torch.optim.lr_scheduler.LambdaLR(optimiser, lambda step: rate_at(step, settings))
         return {"optimizer": optimiser, "lr_scheduler": {"scheduler": rate, "interval": "step"}}
 

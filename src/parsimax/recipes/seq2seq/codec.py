@@ -40,6 +40,10 @@ class Codec(ABC):
     def text(self, numbers: Iterable[int]) -> str:
         """The target that the numbers spell; special ones are left out."""
 
+    def clean(self, text: str) -> str:
+        """A target as the codec means it, which outputs are compared to: what it cannot spell stays in."""
+        return text
+
     @abstractmethod
     def save(self, folder: Path) -> None: ...
 
@@ -102,7 +106,7 @@ class Pieces(Codec):
         tokenizer.normalizer = normalizers.Sequence(
             [normalizers.NFC(), *([normalizers.Lowercase()] if lowercase else [])]
         )
-        tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
+        tokenizer.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Metaspace(), pre_tokenizers.Punctuation()])
         tokenizer.decoder = decoders.Metaspace()
         trainer = trainers.BpeTrainer(vocab_size=size, special_tokens=[*SPECIAL], show_progress=False)
         tokenizer.train_from_iterator((text for pair in pairs for text in pair), trainer)
@@ -125,6 +129,10 @@ class Pieces(Codec):
     def text(self, numbers: Iterable[int]) -> str:
         decoded: str = self.tokenizer.decode([number for number in numbers if number >= len(SPECIAL)])
         return decoded
+
+    def clean(self, text: str) -> str:
+        normal: str = self.tokenizer.normalizer.normalize_str(text)
+        return normal
 
     def save(self, folder: Path) -> None:
         content = {"kind": "pieces", "lowercase": self.lowercase, "tokenizer": self.tokenizer.to_str()}

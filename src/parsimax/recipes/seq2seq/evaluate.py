@@ -22,18 +22,19 @@ from .settings import Search
 
 PROVED = 50  # examples of exact search
 RECORDED = 32  # examples whose attention is measured
+TOKENS = 8192  # of a batch without gradients
 
 
 def evaluate(
-    model: Seq2Seq, codec: Codec, examples: Examples, search: Search, budget: int, show: Callable[[str], None]
+    model: Seq2Seq, codec: Codec, examples: Examples, search: Search, show: Callable[[str], None]
 ) -> dict[str, Any]:
     """All figures of a split. Outputs are those of a beam; ``show`` gets a line of progress."""
     model.eval()
     began = time.perf_counter()
-    found = decode(model, examples, search, budget, show)
+    found = decode(model, examples, search, show)
     seconds = time.perf_counter() - began
     outputs = [codec.text(one.best.tokens) for one in found]
-    wanted = [codec.text(target) for target in examples.target]
+    wanted = [codec.clean(target) for _, target in examples.texts]
     figures: dict[str, Any] = {
         "examples": len(examples),
         "accuracy": statistics.fmean(one == other for one, other in zip(outputs, wanted, strict=True)),
@@ -45,18 +46,18 @@ def evaluate(
     }
     if search.exact_budget:
         figures |= proved(model, examples, search, found, show)
-    figures["next tokens a step"] = next_tokens(model, examples, budget)
+    figures["next tokens a step"] = next_tokens(model, examples)
     figures |= attention_figures(model, codec, examples)
     if isinstance(codec, Symbols):
         figures["accuracy by language"] = by_language(examples, outputs, wanted)
     return figures
 
 
-def decode(model: Seq2Seq, examples: Examples, search: Search, budget: int, show: Callable[[str], None]) -> list[Found]:
+def decode(model: Seq2Seq, examples: Examples, search: Search, show: Callable[[str], None]) -> list[Found]:
     """The beam's outputs in the order of the examples."""
     found: list[Found | None] = [None] * len(examples)
     done = 0
-    for indices in in_order(examples.sizes, max(1, budget // search.beam)):
+    for indices in in_order(examples.sizes, max(1, TOKENS // search.beam)):
         source = examples.batch(indices).source
         for index, one in zip(indices, beam(model, source, search.beam, search.longest), strict=True):
             found[index] = one
@@ -80,10 +81,10 @@ def proved(
 
 
 @torch.no_grad()
-def next_tokens(model: Seq2Seq, examples: Examples, budget: int) -> float:
+def next_tokens(model: Seq2Seq, examples: Examples) -> float:
     """How many tokens have a probability above 0 at a step of the right output."""
     possible = steps = 0
-    for indices in in_order(examples.sizes[:200], budget):
+    for indices in in_order(examples.sizes[:200], TOKENS):
         batch = examples.batch(indices)
         real = batch.wanted != PAD
         possible += int((model.output(model(batch.source, batch.entered)[real]) > 0).sum())

@@ -31,8 +31,10 @@ class LstmState:
         )
 
 
-def mapping_of(choice: Choice) -> dict[str, Any]:
-    """The words by which an attention layer knows a choice."""
+def mapping_of(choice: Choice, heads: int) -> dict[str, Any]:
+    """The words by which an attention layer knows a choice. A learned α starts where the seed says, as in the paper."""
+    if choice.mapping == "entmax" and choice.alpha == "learned":
+        return {"alpha": "learned", "alpha_start": 1 + torch.sigmoid(torch.randn(heads))}
     if choice.mapping == "entmax":
         return {"mapping": "entmax", "alpha": choice.alpha}
     return {"mapping": choice.mapping, **({"rate": choice.rate} if choice.mapping == "rsoftmax" else {})}
@@ -67,7 +69,7 @@ class Lstm(Seq2Seq):
         self.decoder = nn.LSTM(2 * width, width, layers, batch_first=True, dropout=between)
         self.bridge = nn.Linear(width, width)
         self.look = nn.Linear(width, width, bias=False)
-        self.context = AttentionCore(1, **mapping_of(attention))
+        self.context = AttentionCore(1, **mapping_of(attention, 1))
         self.mix = nn.Linear(2 * width, width)
         self.dropout = nn.Dropout(dropout)
         self.output = Output(width, size, output, self.embedding if tied else None)
@@ -84,7 +86,10 @@ class Lstm(Seq2Seq):
         return LstmState(memory, real, (begin, torch.zeros_like(begin)), memory.new_zeros(memory.shape[::2]))
 
     def advance(self, tokens: Tensor, state: LstmState) -> tuple[Tensor, LstmState, Tensor]:
-        return self._step(self.dropout(self.embedding(tokens)), self.look(state.memory).unsqueeze(1), state)
+        keys = self.look(state.memory).unsqueeze(1)
+        hidden, state, weights = self._step(self.dropout(self.embedding(tokens)), keys, state, weights=True)
+        assert weights is not None
+        return hidden, state, weights
 
     def hidden(self, source: Tensor, entered: Tensor) -> Tensor:
         state = self.start(source)
@@ -96,14 +101,15 @@ class Lstm(Seq2Seq):
             seen.append(hidden)
         return torch.stack(seen, 1)
 
-    def _step(self, embedded: Tensor, keys: Tensor, state: LstmState) -> tuple[Tensor, LstmState, Tensor]:
+    def _step(
+        self, embedded: Tensor, keys: Tensor, state: LstmState, weights: bool = False
+    ) -> tuple[Tensor, LstmState, Tensor | None]:
         out, cells = self.decoder(torch.cat([embedded, state.feed], -1).unsqueeze(1), state.cells)
-        context, weights = self.context(
-            out.unsqueeze(1),
-            keys,
-            state.memory.unsqueeze(1),
-            attn_mask=state.real[:, None, None],
-            return_weights=True,
-        )
+        query, values, allowed = out.unsqueeze(1), state.memory.unsqueeze(1), state.real[:, None, None]
+        if weights:
+            context, seen = self.context(query, keys, values, attn_mask=allowed, return_weights=True)
+        else:  # the kernel does not make them
+            context, seen = self.context(query, keys, values, attn_mask=allowed), None
         feed = torch.tanh(self.mix(torch.cat([out.squeeze(1), context[:, 0, 0]], -1)))
-        return self.dropout(feed), LstmState(state.memory, state.real, cells, feed), weights[:, 0, 0]
+        after = LstmState(state.memory, state.real, cells, feed)
+        return self.dropout(feed), after, None if seen is None else seen[:, 0, 0]

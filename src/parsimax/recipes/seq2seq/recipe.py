@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
@@ -14,7 +14,7 @@ from ..kit.recipe import DataError, Recipe
 from ..kit.runs import Run
 from . import codec as codecs
 from .codec import EOS, Codec
-from .evaluate import evaluate
+from .evaluate import TOKENS, evaluate
 from .examples import Examples, padded
 from .model import Seq2Seq
 from .report import report
@@ -26,6 +26,8 @@ Pairs = list[tuple[str, str]]
 
 class TextRecipe(Recipe):
     """A recipe on pairs of texts."""
+
+    monitor: Literal["accuracy", "loss"] = "accuracy"  # which validation figure says what is best
 
     @abstractmethod
     def pairs(self, settings: Any, split: str) -> Pairs:
@@ -74,12 +76,20 @@ class TextRecipe(Recipe):
             raise DataError(f"all {len(train)} training pairs have more than data.longest={limit} tokens")
         smoothing, judged = settings.model.smoothing, self.judged(settings)
         return Task(
-            model, codec, kept, Examples.of(val, codec), settings.train, smoothing, judged, settings.search.longest
+            model,
+            codec,
+            kept,
+            Examples.of(val, codec),
+            settings.train,
+            smoothing,
+            judged,
+            settings.search.longest,
+            self.monitor,
         )
 
     def evaluate(self, task: Task, settings: Any, split: str, show: Callable[[str], None]) -> dict[str, Any]:
         examples = Examples.of(self.pairs(settings, split), task.codec)
-        return evaluate(task.model, task.codec, examples, settings.search, settings.train.batch_tokens, show)
+        return evaluate(task.model, task.codec, examples, settings.search, show)
 
     def report(self, task: Task, settings: Any, run: Run, folder: Path) -> list[Path]:
         examples = Examples.of(self.pairs(settings, "val"), task.codec)
@@ -105,7 +115,7 @@ class TextRecipe(Recipe):
     def _outputs(self, task: Task, settings: Any, sources: list[str]) -> list[str]:
         rows = [[*task.codec.source(source), EOS] for source in sources]
         outputs = [""] * len(rows)
-        for indices in in_order([len(row) for row in rows], settings.train.batch_tokens):
+        for indices in in_order([len(row) for row in rows], TOKENS // settings.search.beam):
             found = beam(task.model, padded([rows[i] for i in indices]), settings.search.beam, settings.search.longest)
             for index, one in zip(indices, found, strict=True):
                 outputs[index] = task.codec.text(one.best.tokens)

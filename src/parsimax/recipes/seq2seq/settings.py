@@ -15,7 +15,9 @@ class Choice:
     """Which mapping turns scores into probabilities."""
 
     mapping: Name = setting("entmax", "softmax, entmax with its alpha, sparsemax, or rsoftmax with its rate")
-    alpha: float | Literal["learned"] = setting(1.5, "of entmax: 1 is softmax, 2 sparsemax", low=1)
+    alpha: float | Literal["learned"] = setting(
+        1.5, "of entmax: 1 is softmax, 2 sparsemax; learned is one per head, from a random start", low=1
+    )
     rate: float = setting(0.8, "of rsoftmax: the share of zeros", low=0, high=1)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import torch
 from torch import Tensor
 
@@ -9,6 +11,7 @@ from ..kit.batches import in_order
 from ..kit.recipe import Train
 from ..kit.training import Trained
 from .codec import PAD, Codec
+from .evaluate import TOKENS
 from .examples import Batch, Examples
 from .model import Seq2Seq
 from .search import beam
@@ -26,10 +29,8 @@ class Task(Trained):
         smoothing: of the labels.
         judged: how many validation examples are decoded each time; the loss is that of all.
         longest: tokens of an output at most.
+        monitor: which validation figure says what is best, "accuracy" or "loss".
     """
-
-    monitor = "val/accuracy"
-    mode = "max"
 
     def __init__(
         self,
@@ -41,10 +42,12 @@ class Task(Trained):
         smoothing: float,
         judged: int,
         longest: int,
+        monitor: Literal["accuracy", "loss"],
     ) -> None:
         super().__init__(settings, train.sizes, train.batch)
         self.model, self.codec, self.val = model, codec, val
         self.smoothing, self.judged, self.longest = smoothing, judged, longest
+        self.monitor, self.mode = f"val/{monitor}", "max" if monitor == "accuracy" else "min"
 
     def loss(self, batch: Batch) -> Tensor:
         return self.model.loss(batch, self.smoothing)
@@ -52,9 +55,8 @@ class Task(Trained):
     @torch.no_grad()
     def validate(self) -> dict[str, float]:
         """Loss per token, and the share of examples whose greedy output is right."""
-        budget = self.train_settings.batch_tokens
         total = tokens = 0.0
-        for indices in in_order(self.val.sizes, budget):
+        for indices in in_order(self.val.sizes, TOKENS):
             batch = Batch(*(part.to(self.device) for part in self.val.batch(indices)))
             count = int((batch.wanted != PAD).sum())
             total += self.model.loss(batch, self.smoothing).item() * count
@@ -62,7 +64,7 @@ class Task(Trained):
         right = judged = 0
         sizes = self.val.sizes
         spread = list(range(0, len(sizes), max(1, len(sizes) // self.judged)))  # data may be sorted, say by language
-        for places in in_order([sizes[index] for index in spread], budget):
+        for places in in_order([sizes[index] for index in spread], TOKENS):
             indices = [spread[place] for place in places]
             source = self.val.batch(indices).source.to(self.device)
             for index, found in zip(indices, beam(self.model, source, 1, self.longest), strict=True):

@@ -25,6 +25,7 @@ class Shape:
     layers: int
     inner: int
     dropout: float
+    attention_dropout: float = 0.0
 
 
 class Attend(nn.Module):
@@ -34,7 +35,11 @@ class Attend(nn.Module):
         super().__init__()
         self.norm = nn.LayerNorm(shape.width)
         self.attention = MultiheadAttention(
-            shape.width, shape.heads, dropout=shape.dropout, batch_first=True, **mapping_of(choice)
+            shape.width,
+            shape.heads,
+            dropout=shape.attention_dropout,
+            batch_first=True,
+            **mapping_of(choice, shape.heads),
         )
         self.dropout = nn.Dropout(shape.dropout)
 

@@ -22,6 +22,7 @@ FILES = {
 
 class Translation(TextRecipe):
     name = "translation"
+    monitor = "loss"  # few long sentences are exactly right
 
     def pairs(self, settings: Settings, split: str) -> Pairs:
         data = settings.data
@@ -42,7 +43,7 @@ class Translation(TextRecipe):
 
     def build(self, settings: Settings, codec: Codec) -> Seq2Seq:
         own = settings.model
-        shape = Shape(own.width, own.heads, own.layers, own.inner, own.dropout)
+        shape = Shape(own.width, own.heads, own.layers, own.inner, own.dropout, own.attention_dropout)
         return Transformer(codec.size, shape, own.encoder, own.decoder, own.context, own.output, own.tied)
 
 
