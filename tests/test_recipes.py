@@ -60,6 +60,7 @@ def test_a_recipe_from_training_to_report(name, tmp_path, capsys, monkeypatch):
     run = Path("runs") / name / "0001"
     said = capsys.readouterr().out
     assert str(run) in said and "accuracy" in said and "beam proved exact" in said
+    assert "step time / softmax" in said
     assert {path.name for path in run.iterdir()} >= {
         "config.yaml",
         "run.json",
@@ -75,7 +76,19 @@ def test_a_recipe_from_training_to_report(name, tmp_path, capsys, monkeypatch):
     line = "house number 1" if name == "translation" else "aa\twort1\tN;PL"
     monkeypatch.setattr(sys, "stdin", [f"{line}\n"] * 3)
     assert cli.main(["predict", str(run)]) == 0
-    assert len(capsys.readouterr().out.splitlines()) == 3
+    best = capsys.readouterr().out.splitlines()
+    assert len(best) == 3
+    monkeypatch.setattr(sys, "stdin", [f"{line}\n"] * 3)
+    assert cli.main(["predict", str(run), "--nbest", "2"]) == 0
+    table = [row.split("\t") for row in capsys.readouterr().out.splitlines()]
+    assert [row[3] for row in table if row[0] == "1"] == best
+    assert {row[2] for row in table} <= {"proved", "-"} and all(0 <= float(row[1]) <= 1 for row in table)
+    monkeypatch.setattr(sys, "stdin", [f"{line}\n"])
+    assert cli.main(["predict", str(run), "--json", "--exact"]) == 0
+    known = json.loads(capsys.readouterr().out)
+    assert known["source"][-1] == "</s>" and isinstance(known["proved best"], bool)
+    for place in known["outputs"][0]["alignment"]:
+        assert place[0] < len(known["outputs"][0]["tokens"]) and place[1] < len(known["source"]) and place[2] > 0
     assert cli.main(["compare", str(run), str(run), "--split", "test"]) == 0
     assert capsys.readouterr().out.splitlines()[0].split() == [str(run), str(run)]
     assert cli.main(["report", str(run)]) == 0

@@ -10,8 +10,9 @@ from parsimax.recipes.seq2seq.codec import BOS, EOS, PAD
 from parsimax.recipes.seq2seq.exact import exact
 from parsimax.recipes.seq2seq.examples import padded
 from parsimax.recipes.seq2seq.lstm import Lstm
+from parsimax.recipes.seq2seq.outputs import aligned, surely
 from parsimax.recipes.seq2seq.search import NEVER, Hypothesis, beam
-from parsimax.recipes.seq2seq.settings import Choice
+from parsimax.recipes.seq2seq.settings import Choice, Search
 from parsimax.recipes.seq2seq.transformer import Shape, Transformer
 
 SIZE, LONGEST = 7, 4  # three letters beside the special tokens
@@ -191,3 +192,30 @@ def test_the_loss_ignores_padding_and_trains(output):
     torch.testing.assert_close(loss, wider, atol=1e-5, rtol=1e-5)
     loss.backward()
     assert all(parameter.grad is not None for parameter in model.parameters())
+
+
+@pytest.mark.parametrize("build, seed, factor, end", [(transformer, 5, 1.0, 2.0), (lstm, 34, 3.0, 1.0)])
+def test_an_output_is_aligned_as_the_beam_saw_it(build, seed, factor, end):
+    model = sharpened(build(CHOICES["entmax"], size=30), seed, factor, end)
+    source = torch.tensor([5, 6, 7, 8, 9, 10, 11, EOS])
+    (found,) = beam(model, source.unsqueeze(0), 4, 12)
+    assert any(one.tokens for one in found.hypotheses)
+    for one in found.hypotheses:
+        again = aligned(model, source, Hypothesis(one.tokens, one.log_prob))
+        torch.testing.assert_close(again.attention, one.attention, atol=1e-9, rtol=1e-9)
+
+
+def test_exact_search_puts_the_best_in_front_of_the_beams_outputs():
+    better = 0
+    for seed in range(20):
+        model = sharpened(transformer(CHOICES["entmax"], size=9), seed, 1.0, 1.0)
+        source = torch.tensor([5, 6, EOS])
+        (found,) = beam(model, source.unsqueeze(0), 1, 5)
+        sure = surely(model, source, Search(longest=5, exact_budget=3000), found)
+        assert sure.best.log_prob >= found.best.log_prob
+        if sure.best.log_prob > -math.inf:
+            assert sure.best.attention.shape == (len(sure.best.tokens) + 1, 3)
+        if sure.best.tokens != found.best.tokens and found.best.log_prob > -math.inf:
+            better += 1
+            assert sure.hypotheses[1] is found.best
+    assert better > 0

@@ -54,7 +54,10 @@ def _recipe(options: argparse.Namespace) -> int:
         case "eval":
             commands.evaluate(options.run_folder, options.split, options.checkpoint)
         case "predict":
-            commands.predict(options.run_folder, options.checkpoint, sys.stdin)
+            from .recipes.kit.recipe import Wanted
+
+            wanted = Wanted(options.nbest, options.exact, options.json)
+            commands.predict(options.run_folder, options.checkpoint, sys.stdin, wanted)
         case "report":
             commands.report(options.run_folder, options.out, options.checkpoint)
         case "compare":
@@ -78,6 +81,15 @@ def _add_recipes(commands: Any) -> None:
     for one in (evaluate, predict, report):
         one.add_argument("run_folder", type=Path, metavar="RUN")
         one.add_argument("--checkpoint", choices=("best", "last"), default="best", help="(%(default)s)")
+    predict.add_argument(
+        "--nbest", type=_count, default=0, metavar="N", help="N outputs: rank, probability, proof, text"
+    )
+    predict.add_argument(
+        "--exact", action="store_true", help="search until the best output is proved, within the budget"
+    )
+    predict.add_argument(
+        "--json", action="store_true", help="a line of JSON: outputs, probabilities, alignments, proof"
+    )
     report.add_argument("--out", type=Path, metavar="DIR", help="where to (RUN/report)")
     compare = commands.add_parser("compare", help="one table of several runs")
     compare.add_argument("run_folders", type=Path, metavar="RUN", nargs="+")

@@ -14,6 +14,7 @@ from typing import Any
 
 from . import RECIPES, Entry, find
 from .kit import runs
+from .kit.recipe import Wanted
 from .kit.settings import SettingsError, changed, from_yaml, kind_text, leaves, shown, words_of
 
 SPLITS = ("val", "test")
@@ -86,9 +87,9 @@ def evaluate(folder: Path, split: str, checkpoint: str) -> None:
     print_figures(figures)
 
 
-def predict(folder: Path, checkpoint: str, lines: Iterable[str]) -> None:
+def predict(folder: Path, checkpoint: str, lines: Iterable[str], wanted: Wanted) -> None:
     _, entry, settings, task = _restored(folder, checkpoint)
-    for output in entry.recipe().predict(task, settings, (line.rstrip("\r\n") for line in lines)):
+    for output in entry.recipe().predict(task, settings, (line.rstrip("\r\n") for line in lines), wanted):
         print(output, flush=True)
 
 
@@ -149,10 +150,11 @@ def _fit(entry: Entry, settings: Any, run: runs.Run, task: Any, resume: bool) ->
     seconds = time.perf_counter() - began
     best = entry.recipe().restore(settings, run, run.best)
     figures = entry.recipe().evaluate(best, settings, "val", _progress)
+    figures |= {**entry.recipe().speed(task, settings), **task.pace()}
     _clear()
-    run.add_results("val", {**figures, "checkpoint": "best", **task.pace(), "training seconds": seconds})
+    run.add_results("val", {**figures, "checkpoint": "best", "training seconds": seconds})
     print(f"{run.folder}: trained in {seconds:.0f} s; on the validation data, with the best checkpoint:")
-    print_figures({**figures, **task.pace()})
+    print_figures(figures)
 
 
 def _restored(folder: Path, checkpoint: str) -> tuple[runs.Run, Entry, Any, Any]:

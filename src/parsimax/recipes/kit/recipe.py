@@ -53,6 +53,15 @@ class Settings:
     train: Train = group(Train)
 
 
+@dataclass(frozen=True)
+class Wanted:
+    """What to print of each prediction."""
+
+    nbest: int = 0  # outputs with their probabilities; 0 for the text of the best alone
+    exact: bool = False  # search on until the best is proved, or the budget is spent
+    json: bool = False  # all that is known, alignment included
+
+
 class Recipe(ABC):
     """One experiment. Its module is imported only when it runs; its settings are read without torch."""
 
@@ -74,9 +83,13 @@ class Recipe(ABC):
     def evaluate(self, task: Any, settings: Any, split: str, show: Callable[[str], None]) -> dict[str, Any]:
         """Figures of a split, from the most important to the least."""
 
+    def speed(self, task: Any, settings: Any) -> dict[str, float]:
+        """What training costs beside the same model with softmax, measured on the trained task."""
+        return {}
+
     @abstractmethod
-    def predict(self, task: Any, settings: Any, lines: Iterable[str]) -> Iterator[str]:
-        """One line of output for each line of input."""
+    def predict(self, task: Any, settings: Any, lines: Iterable[str], wanted: Wanted) -> Iterator[str]:
+        """One line of output for each line of input, or as many as are wanted."""
 
     @abstractmethod
     def report(self, task: Any, settings: Any, run: Run, folder: Path) -> list[Path]:

@@ -9,17 +9,17 @@ from typing import Any, Literal
 
 import torch
 
-from ..kit.batches import in_order
-from ..kit.recipe import DataError, Recipe
+from ..kit.recipe import DataError, Recipe, Wanted
 from ..kit.runs import Run
 from . import codec as codecs
-from .codec import EOS, Codec
-from .evaluate import TOKENS, evaluate
-from .examples import Examples, padded
+from .codec import Codec
+from .evaluate import evaluate
+from .examples import Examples
 from .model import Seq2Seq
+from .outputs import outputs
 from .report import report
-from .search import beam
 from .task import Task
+from .twin import beside_softmax
 
 Pairs = list[tuple[str, str]]
 
@@ -95,28 +95,22 @@ class TextRecipe(Recipe):
         examples = Examples.of(self.pairs(settings, "val"), task.codec)
         return report(task.model, task.codec, examples, run, folder)
 
-    def predict(self, task: Task, settings: Any, lines: Iterable[str]) -> Iterator[str]:
-        """For each source its best output, in order. Sources are decoded in groups of similar length."""
+    def predict(self, task: Task, settings: Any, lines: Iterable[str], wanted: Wanted) -> Iterator[str]:
+        """In order, a group of lines at a time."""
         waiting: list[str] = []
         for line in lines:
             waiting.append(self.read(line))
             if len(waiting) == 256:
-                yield from self._outputs(task, settings, waiting)
+                yield from outputs(task, waiting, settings.search, wanted)
                 waiting = []
         if waiting:
-            yield from self._outputs(task, settings, waiting)
+            yield from outputs(task, waiting, settings.search, wanted)
+
+    def speed(self, task: Task, settings: Any) -> dict[str, float]:
+        return beside_softmax(task, settings, self.build)
 
     def read(self, line: str) -> str:
         """A line of input as a source."""
         if not line.strip():
             raise DataError("a line of the input is empty")
         return line
-
-    def _outputs(self, task: Task, settings: Any, sources: list[str]) -> list[str]:
-        rows = [[*task.codec.source(source), EOS] for source in sources]
-        outputs = [""] * len(rows)
-        for indices in in_order([len(row) for row in rows], TOKENS // settings.search.beam):
-            found = beam(task.model, padded([rows[i] for i in indices]), settings.search.beam, settings.search.longest)
-            for index, one in zip(indices, found, strict=True):
-                outputs[index] = task.codec.text(one.best.tokens)
-        return outputs

@@ -1,0 +1,87 @@
+"""Outputs of a trained model for lines of input: the best, the n best with probabilities, or all that is known."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..kit.batches import in_order
+from ..kit.recipe import Wanted
+from .codec import BOS, EOS
+from .evaluate import TOKENS
+from .exact import exact
+from .examples import padded
+from .model import Seq2Seq
+from .search import Found, Hypothesis, beam
+from .settings import Search
+from .task import Task
+
+
+def outputs(task: Task, sources: list[str], search: Search, wanted: Wanted) -> Iterator[str]:
+    """The lines for each source, in order. Sources are decoded in groups of similar length."""
+    rows = [[*task.codec.source(source), EOS] for source in sources]
+    width = max(search.beam, wanted.nbest or 1)
+    found: dict[int, Found] = {}
+    for indices in in_order([len(row) for row in rows], max(1, TOKENS // width)):
+        many = beam(task.model, padded([rows[i] for i in indices]), width, search.longest)
+        found |= zip(indices, many, strict=True)
+    for index, row in enumerate(rows):
+        one = found[index]
+        yield from lines(task, row, surely(task.model, torch.tensor(row), search, one) if wanted.exact else one, wanted)
+
+
+def surely(model: Seq2Seq, source: Tensor, search: Search, found: Found) -> Found:
+    """The beam's outputs with the best of all in front, if exact search finds it within its budget."""
+    if found.exact:
+        return found
+    result = exact(model, source, search.longest, search.exact_budget, found.best)
+    best = result.best
+    if best.attention is None and best.log_prob > -math.inf:  # not the beam's
+        best = aligned(model, source, best)
+    rest = [one for one in found.hypotheses if one.tokens != best.tokens and one.log_prob > -math.inf]
+    return Found([best, *rest], result.exact, found.opened + result.opened)
+
+
+@torch.no_grad()
+def aligned(model: Seq2Seq, source: Tensor, hypothesis: Hypothesis) -> Hypothesis:
+    """The hypothesis with its attention."""
+    state, seen = model.start(source.unsqueeze(0)), []
+    for token in (BOS, *hypothesis.tokens):
+        _, state, weights = model.advance(torch.tensor([token], device=source.device), state)
+        seen.append(weights[0])
+    return replace(hypothesis, attention=torch.stack(seen))
+
+
+def lines(task: Task, row: list[int], found: Found, wanted: Wanted) -> Iterator[str]:
+    codec, kept = task.codec, found.hypotheses[: wanted.nbest or 1]
+    if wanted.json:
+        known = {
+            "source": codec.tokens(row),
+            "proved best": found.exact,
+            "outputs": [_known(codec.text(one.tokens), codec.tokens((*one.tokens, EOS)), one) for one in kept],
+        }
+        yield json.dumps(known, ensure_ascii=False)
+    elif wanted.nbest:
+        for rank, one in enumerate(kept, 1):
+            proof = "proved" if rank == 1 and found.exact else "-"
+            yield f"{rank}\t{math.exp(one.log_prob):.6g}\t{proof}\t{codec.text(one.tokens)}"
+    else:
+        yield codec.text(kept[0].tokens)
+
+
+def _known(text: str, tokens: list[str], one: Hypothesis) -> dict[str, Any]:
+    """Alignment: (place in the output, place in the source, weight) where the weight is not 0."""
+    places = [] if one.attention is None else one.attention.nonzero().tolist()
+    weights = [] if one.attention is None else one.attention[one.attention != 0].tolist()
+    return {
+        "text": text,
+        "probability": math.exp(one.log_prob),
+        "tokens": tokens,
+        "alignment": [[*place, round(weight, 6)] for place, weight in zip(places, weights, strict=True)],
+    }
