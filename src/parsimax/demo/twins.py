@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ..attention import AttentionCore
 from ..recipes import find
 from ..recipes.kit import runs
 from ..recipes.kit.settings import changed
@@ -27,6 +28,7 @@ class Trained:
     run: runs.Run
     figures: dict[str, Any]
     seconds: float
+    start: dict[str, list[float]]  # α before training, by name of the core
 
 
 def train(words: dict[str, str], steps: int, folder: Path, show: Callable[[str], None]) -> Trained:
@@ -39,13 +41,19 @@ def train(words: dict[str, str], steps: int, folder: Path, show: Callable[[str],
     settings = changed(entry.settings(), {**words, **more})
     run, recipe = runs.create(entry.name, settings, folder), entry.recipe()
     task = recipe.start(settings, run)
-    began = time.perf_counter()
+    start, began = alphas(task), time.perf_counter()
     fit(task, run)
     seconds = time.perf_counter() - began
     best = recipe.restore(settings, run, run.best)
-    figures = {**recipe.evaluate(best, settings, "test", show), **task.pace()}
+    figures = {**recipe.evaluate(best, settings, "test", show), **recipe.speed(task, settings), **task.pace()}
     run.add_results("test", figures)
-    return Trained(run, figures, seconds)
+    return Trained(run, figures, seconds, start)
+
+
+def alphas(task: Any) -> dict[str, list[float]]:
+    """α of each head, by name of the attention layer."""
+    cores = ((name, module) for name, module in task.model.named_modules() if isinstance(module, AttentionCore))
+    return {name: core.alpha.tolist() for name, core in cores if core.alpha is not None}
 
 
 def text(folder: Path, quick: bool) -> tuple[str, Path]:
@@ -71,18 +79,15 @@ def text(folder: Path, quick: bool) -> tuple[str, Path]:
     ]
     for title, cell in ROWS.items():
         lines.append(row(title, *(cell(one) for one in trained.values())))
-    lines += ["", "α by layer and head, where training took it from 1.5:"]
-    heads = settings.model.heads
-    for kind in ("self", "decoder", "cross"):
-        values = sparse.figures[f"alpha ({kind})"]
-        for layer in range(settings.model.layers):
-            own = values[layer * heads : (layer + 1) * heads]
-            shown = "  ".join(f"{value:.2f}" for value in own)
-            lines.append(f"  {NAMES[kind]:8} layer {layer + 1}:  {shown}   mean {statistics.fmean(own):.2f}")
+    lines += ["", "α by layer and head, from its random start to where training took it:"]
+    for name, values in alphas(task).items():
+        stack, layer, kind, *_ = name.split(".")
+        title = "context" if kind == "context" else stack
+        steps_of = "   ".join(f"{a:.2f} → {b:.2f}" for a, b in zip(sparse.start[name], values, strict=True))
+        lines.append(f"  {title:8} layer {int(layer) + 1}   {steps_of}   mean {statistics.fmean(values):.2f}")
     return "\n".join(lines), page
 
 
-NAMES = {"self": "encoder", "decoder": "decoder", "cross": "context"}
 ROWS: dict[str, Callable[[Trained], str]] = {
     "right": lambda one: f"{one.figures['accuracy']:.1%}",
     "next tokens a step": lambda one: f"{one.figures['next tokens a step']:.2f}",
@@ -95,6 +100,7 @@ ROWS: dict[str, Callable[[Trained], str]] = {
     "beam proved exact": lambda one: f"{one.figures['beam proved exact']:.0%}",
     "exact search ended": lambda one: f"{one.figures.get('exact search ended', math.nan):.0%}",
     "ms of a step": lambda one: f"{one.figures['step ms']:.0f}",
+    "step / softmax": lambda one: f"{one.figures.get('step time / softmax', 1.0):.2f}",
     "training, s": lambda one: f"{one.seconds:.0f}",
 }
 
