@@ -60,7 +60,7 @@ GRIDS = {
             "next tokens a step": "next characters",
             "beam proved exact": "beam proved exact",
             "empty outputs": "empty",
-            "step ms": "ms a step",
+            "step time / softmax": "step time / softmax",
         },
     ),
     "translation": Grid(
@@ -79,8 +79,8 @@ GRIDS = {
             "density (cross)": "context",
             "next tokens a step": "next tokens",
             "beam proved exact": "beam proved exact",
-            "step ms": "ms a step",
-            "training seconds": "training, s",
+            "beam was the best there": "beam = exact search where it ended",
+            "step time / softmax": "step time / softmax",
         },
     ),
 }
@@ -90,11 +90,15 @@ def command(*words: str) -> None:
     subprocess.run([sys.executable, "-m", "parsimax.cli", *words], check=True)
 
 
+def folder_of(runs: Path, name: str, seed: int) -> Path:
+    return runs / f"{name.replace(' / ', '-').replace(' ', '-')}-{seed}"
+
+
 def run_one(
     recipe: str, grid: Grid, name: str, seed: int, options: argparse.Namespace, more: list[str]
 ) -> dict[str, Any]:
     """The figures of one run on the test data, trained or taken from its folder."""
-    folder = options.runs / f"{name.replace(' / ', '-').replace(' ', '-')}-{seed}"
+    folder = folder_of(options.runs, name, seed)
     results = folder / "results.json"
     done = json.loads(results.read_text()) if results.exists() else {}
     if "val" not in done:
@@ -107,8 +111,21 @@ def run_one(
             command("train", recipe, "--config", str(config), "--run", str(folder), *words)
     if "test" not in done:
         command("eval", str(folder))
-    done = json.loads(results.read_text())
-    return {**done["test"], **{key: done["val"][key] for key in ("step ms", "training seconds")}}
+    return dict(json.loads(results.read_text())["test"])
+
+
+def speed(recipe: str, folder: Path) -> dict[str, float]:
+    """What a step of the trained model costs beside its softmax twin; on an idle machine."""
+    import torch
+
+    from parsimax.recipes import find
+    from parsimax.recipes.kit import runs
+
+    entry, run = find(recipe), runs.open_run(folder)
+    settings = run.settings(entry.settings())
+    task = entry.recipe().reopen(settings, run)
+    task.load_state_dict(torch.load(run.best, map_location="cpu", weights_only=False)["state_dict"])
+    return {"step time / softmax": 1.0, **entry.recipe().speed(task, settings)}
 
 
 def shown(values: list[Any]) -> str:
@@ -123,8 +140,9 @@ def page(recipe: str, grid: Grid, results: dict[str, list[dict[str, Any]]], call
     lines = [
         f"# {recipe.capitalize()}: measured",
         "",
-        f"Written by `{call}`; means over {len(grid.seeds)} seed(s), lowest and highest in brackets; test data; times "
-        "on 2 CPU cores.",
+        f"Written by `{call}`; means over {len(grid.seeds)} seed(s), lowest and highest in brackets; test data; "
+        "step time: forward and backward pass of the trained model beside the same model with softmax, in turns in one "
+        "process on 2 CPU cores.",
         "",
         f"| {'output / attention' if recipe == 'inflection' else 'attention'} | {' | '.join(grid.columns.values())} |",
         "|---" * (len(grid.columns) + 1) + "|",
@@ -156,6 +174,9 @@ def main() -> None:
         for name in grid.runs:
             one = run_one(options.recipe, grid, name, seed, options, [*options.settings, *more])
             results.setdefault(name, []).append(one)
+    for name in grid.runs:  # after all training, so that nothing else runs
+        for seed, one in zip(grid.seeds, results[name], strict=True):
+            one |= speed(options.recipe, folder_of(options.runs, name, seed))
     out = options.page or ROOT / "docs" / f"{options.recipe}_results.md"
     call = " ".join(["python", "benchmarks/seq2seq.py", options.recipe, "--data", "PATH", *options.settings, *more])
     out.write_text(page(options.recipe, grid, results, call), encoding="utf-8")

@@ -30,7 +30,7 @@ def show_config(name: str) -> None:
     """Every setting: its key, default, type and what it does."""
     entry = find(name)
     rows = [
-        (f"{leaf.key}={shown(leaf.value)}", kind_text(leaf.kind) + _ends(leaf.low, leaf.high), leaf.help)
+        (f"{leaf.key}={shown(leaf.value)}", kind_text(leaf.kind, _ends(leaf.low, leaf.high)), leaf.help)
         for leaf in leaves(entry.settings())
     ]
     keys, kinds = (max(len(row[column]) for row in rows) for column in (0, 1))

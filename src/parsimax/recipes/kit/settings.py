@@ -128,16 +128,16 @@ def unknown(name: str, known: Sequence[str] | Mapping[str, Any], what: str) -> s
     return f"no {what} is called {name!r}; {hint}"
 
 
-def kind_text(kind: Any) -> str:
-    """A type as people read it: ``number``, ``softmax | entmax``, ``path or none``."""
+def kind_text(kind: Any, ends: str = "") -> str:
+    """A type as people read it: ``number``, ``softmax | entmax``, ``path | none``; ``ends`` are those of numbers."""
     if get_origin(kind) is Literal:
         return " | ".join(map(str, get_args(kind)))
     if get_origin(kind) in (Union, types.UnionType):
-        return " | ".join(kind_text(one) for one in get_args(kind))
+        return " | ".join(kind_text(one, ends) for one in get_args(kind))
     if get_origin(kind) is tuple:
         return f"{kind_text(get_args(kind)[0])},…"
     names = {int: "integer", float: "number", bool: "true | false", str: "text", Path: "path", types.NoneType: "none"}
-    return names[kind]
+    return names[kind] + (ends if kind in (int, float) else "")
 
 
 def shown(value: Any) -> str:
