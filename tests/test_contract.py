@@ -200,10 +200,8 @@ def test_a_bad_row_harms_no_other(case, bad, dtype):
             assert (p[row] == 0).all() and (g[row] == 0).all()
         else:
             assert p[row].isnan().all() and g[row].isnan().any()
-    # In the same places: kernels take several rows at once, and how many is left over can move the last bit.
-    x[[2, 4]] = 0
-    assert torch.equal(p[good], case(x)[good])
-    assert torch.equal(g[good], gradient(case, x, weights=weights)[0][good])
+    assert torch.equal(p[good], case(x[good]))
+    assert torch.equal(g[good], gradient(case, x[good], weights=weights[good])[0])
 
 
 @each(CASES)

@@ -20,7 +20,7 @@ from parsimax.kernels import dispatch, library
 pytestmark = pytest.mark.skipif(not library.AVAILABLE, reason=str(library.PROBLEM))
 CASES = int(os.environ.get("PARSIMAX_KERNEL_CASES", "500"))
 BLOCKS = 20
-LOWER = "reference or asked or unwritten"  # the tests that a subprocess runs for each lower instruction set
+LOWER = "reference or asked or unwritten or alone"  # the tests that a subprocess runs for each lower instruction set
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 2e-6, torch.bfloat16: 2e-6, torch.float16: 2e-6}
 
 
@@ -230,6 +230,80 @@ def test_smoothing_of_empty_rows_and_forbidden_targets():
                 torch.testing.assert_close(ours, truth, rtol=0, atol=2e-6)
 
 
+@pytest.mark.parametrize("smoothing", [0.0, 0.3, 1.0])
+@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
+def test_rows_of_forbidden_classes_alone_do_not_move_alpha(smoothing, dtype):
+    """Their loss is infinite whatever α is: only the other rows count in α's gradient, in kernel and reference."""
+    x = torch.randn(5, 7, generator=torch.Generator().manual_seed(0)).to(dtype)
+    x[1], x[3] = -torch.inf, -torch.inf
+    y, alpha = torch.tensor([0, 1, 2, -100, 4]), torch.linspace(1.0, 1.9, 5, dtype=torch.float64)[:, None]
+
+    def run(rows):
+        leaves = [x[rows].clone().requires_grad_(), alpha[rows].clone().requires_grad_()]
+        loss = parsimax.entmax_loss(leaves[0], y[rows], leaves[1], reduction="none", label_smoothing=smoothing)
+        return [loss.detach(), *torch.autograd.grad(loss.sum(), leaves)]
+
+    every, some = torch.arange(5), torch.tensor([0, 2, 4])
+    ours, truth, others = run(every), reference(run, every), run(some)
+    for a, r, o in zip(ours, truth, others, strict=True):
+        torch.testing.assert_close(a.double(), r.double(), rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(a[some], o, rtol=0, atol=0)
+    for loss, _, by_alpha in (ours, truth):
+        assert loss[1] == torch.inf and loss[3] == 0 and (by_alpha[[1, 3]] == 0).all() and (by_alpha[some] != 0).all()
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
+def test_the_fused_loss_of_forbidden_classes_alone(dtype):
+    generator = torch.Generator().manual_seed(0)
+    given = [torch.randn(n, 8, generator=generator).to(dtype) for n in (3, 20)]
+    y, bias = torch.tensor([1, 2, -100]), torch.full((20,), -torch.inf, dtype=dtype)
+
+    def run(*given):
+        leaves = [t.clone().requires_grad_() for t in (*given, torch.tensor(1.3, dtype=torch.float64))]
+        loss = parsimax.linear_entmax_loss(leaves[0], leaves[1], y, leaves[2], bias=bias.to(given[0]), reduction="none")
+        return [loss.detach(), *torch.autograd.grad(loss.sum(), leaves)]
+
+    for a, r in zip(run(*given), reference(run, *(t.double() for t in given)), strict=True):
+        torch.testing.assert_close(a.double(), r.double(), rtol=0, atol=1e-6)
+
+
+def test_a_plateau_close_to_the_threshold_equals_the_reference():
+    """All of its weights move together: an ulp of the threshold is more than the tolerance."""
+    x = torch.full((320, 60), -1.0)
+    x[:, 7] = 0
+    alpha = torch.linspace(1.9, 1.98, 320, dtype=torch.float64)[:, None]
+    truth = reference(parsimax.entmax, x.double(), alpha)
+    assert ((truth > 0).sum(-1) == 60).all()
+    assert (parsimax.entmax(x, alpha).double() - truth).abs().max() < 5e-7
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
+@pytest.mark.parametrize("n", [2, 10, 64, 191, 300])
+def test_a_row_alone_has_the_same_bits(n, dtype):
+    """Whatever the rows beside it hold, whatever their α is, and however many there are."""
+    draw = torch.Generator().manual_seed(n)
+    x, g = ((torch.randn(37, n, generator=draw) * 2).to(dtype) for _ in range(2))
+    x[20:] /= 100  # nearly dense
+    x[5], x[11] = torch.nan, -torch.inf
+    alpha = torch.rand(37, 1, generator=draw, dtype=torch.float64) + 1
+    alpha[::7], alpha[1::7], alpha[2::7], alpha[13] = 1.5, 2.0, 1.0, -1.0
+    if dtype != torch.float64:  # above 2 there is no kernel for float64
+        alpha[30] = 2.2
+
+    def run(f, rows, *more):
+        leaves = [x[rows].clone().requires_grad_(), *(t[rows].clone().requires_grad_() for t in more)]
+        p = f(*leaves)
+        return [p.detach(), *torch.autograd.grad(p, leaves, g[rows])]
+
+    choices = [[r] for r in range(37)] + [[3, 7, 36], [*range(4, 21)], [*range(36, -1, -1)]]
+    functions = [parsimax.softmax, parsimax.sparsemax, parsimax.entmax15, lambda x: parsimax.entmax(x, 1.3)]
+    for f, more in [*((f, ()) for f in functions), (parsimax.entmax, (alpha,))]:
+        every = run(f, [*range(37)], *more)
+        for rows in choices:
+            for whole, part in zip(every, run(f, rows, *more), strict=True):
+                assert torch.equal(whole[rows].nan_to_num(9), part.nan_to_num(9)), rows
+
+
 def work(threads: int) -> list[torch.Tensor]:
     torch.set_num_threads(threads)
     generator = torch.Generator().manual_seed(0)
@@ -331,6 +405,36 @@ def test_attention_and_the_fused_loss_equal_the_reference(dtype):
             scale = wanted.abs().amax().clamp(min=1)
             near = {torch.float64: 1e-12, torch.float32: 1e-5}.get(dtype, 2 * torch.finfo(dtype).eps)
             torch.testing.assert_close(ours.double() / scale, wanted / scale, rtol=0, atol=near)
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
+@pytest.mark.parametrize("dim", [7, 16, 48, 64])
+def test_the_fused_loss_of_any_width_equals_the_reference(dim, dtype):
+    """Sparse rows alone and beside dense ones, of a weight that is whole or a part with odd strides; any threads."""
+    generator = torch.Generator().manual_seed(dim)
+    wide = torch.randn(200, dim + 1 + dim % 2, generator=generator).to(dtype)
+    hidden = torch.randn(30, dim, generator=generator).to(dtype)
+    bias, y = torch.randn(200, generator=generator).to(dtype), torch.randint(200, (30,), generator=generator)
+    y[3] = -100
+
+    def run(hidden, weight, bias):
+        leaves = [t.detach().requires_grad_() for t in (hidden, weight, bias)]
+        loss = parsimax.linear_entmax_loss(leaves[0], leaves[1], y, bias=leaves[2], reduction="none")
+        return [loss, *torch.autograd.grad(loss.sum(), leaves)]
+
+    for dense in (False, True):
+        given = [hidden.clone(), wide[:, 1 : dim + 1], bias * 0.0625]
+        given[0][::3] *= 0.03125 if dense else 1
+        torch.set_num_threads(2)
+        two = run(*given)
+        torch.set_num_threads(1)
+        for weight in (given[1], given[1].contiguous()):
+            ours, truth = run(given[0], weight, given[2]), reference(run, *(t.double() for t in given))
+            for a, r, b in zip(ours, truth, two, strict=True):
+                near = {torch.float64: 1e-12, torch.float32: 1e-5}.get(dtype, 2 * torch.finfo(dtype).eps)
+                scale = r.abs().amax().clamp(min=1)
+                torch.testing.assert_close(a.double() / scale, r / scale, rtol=0, atol=near)
+                assert torch.equal(a, b) or weight is not given[1]
 
 
 def test_dispatch_says_what_it_does():

@@ -33,6 +33,7 @@ def check(case: Case, inputs: Inputs) -> float:
     side = SIDES[case.ours]
     out, grads = evaluate(side, inputs, case.gradient)
     shared, errors = _Shared(), [0.0]
+    by_head: list[tuple[Tensor, Tensor]] = []  # one number a head: the heads that are checked are one tensor
     for part, share in _parts(case):
         exact = _exact(case, inputs, part)
         with parsimax.use_kernels("torch"):
@@ -46,12 +47,14 @@ def check(case: Case, inputs: Inputs) -> float:
             rows = _settled(mine, true_out, true_grads) if "scores" in inputs.leaves else ...
         for name, mine, true in zip((*inputs.leaves, "alpha"), grads, true_grads, strict=False):
             if name == "alpha" and "query" in inputs.leaves:
-                errors.append(_error(mine[part[1]], true))
+                by_head.append((mine[part[1]], true))
             elif name in SPLIT:
                 errors.append(_error(_rows(case, mine)[part][rows], share * true[rows]))
             else:
                 shared.add(name, mine, share * true)
     errors += shared.errors()
+    if by_head:
+        errors.append(_error(*map(torch.cat, zip(*by_head, strict=True))))
     worst = math.nan if any(map(math.isnan, errors)) else max(errors)
     if not worst <= TOLERANCE[case.dtype]:
         raise WrongAnswer(f"wrong answer: {worst:.1e} from float64, more than {TOLERANCE[case.dtype]:.1e}; not timed")

@@ -108,6 +108,9 @@ def conjugate_rows(
         broken = broken | bad
         values.append(good)
     omega = bound.conjugate(rows.z, rows.live, *values, solve=solve)
+    some = rows.allowed.any(-1, keepdim=True) | broken
+    if isinstance(solve, Traced) or not some.all():  # all forbidden: the loss is infinite whatever the parameters are
+        omega = torch.where(some, omega, 0)
     broken = broken if keep is None else broken & keep
     if isinstance(solve, Traced) or broken.any():
         omega = poisoned(omega, x.to(omega.dtype), broken)

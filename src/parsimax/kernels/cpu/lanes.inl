@@ -1,7 +1,7 @@
 // W rows at once, one to a lane: sums need no reduction across lanes and short Newton chains overlap. Only the numbers
 // of a row that can matter take part: `mark` notes where they stand, `pack` moves them to the front, `transpose` turns
 // rows into lanes, and on the way back `unpack` writes them between zeros.
-// Every lane holds one row whatever its neighbours are, so a row's bits do not depend on them.
+// Every lane holds one row, or none, whatever its neighbours are: a row's bits depend neither on them nor on their number.
 #pragma once
 #include "grad.inl"
 namespace {
@@ -61,13 +61,13 @@ template <class T> struct Marks {
   Marks(i64 n, char* room) : vectors((n + W<T> - 1) / W<T>), stride((vectors + HITS - 1) / HITS * HITS), words((uint16_t*)room) {}
   static constexpr i64 bytes(i64 n) { return W<T> * 2 * ((n + W<T> - 1) / W<T> + HITS); }
   uint16_t* row(int r) { return words + r * stride; }
-  // Marks what taken(r, v) takes of the rows from x on, and calls keep(r, k, at, bits) for each vector k of row r with a
+  // Marks what taken(r, v) takes of the `rows` rows from x on (the lanes beyond stay empty), and calls keep(r, k, at, bits) for each vector k of row r with a
   // mark, `at` being the number of marks before it, while that is at most `limit`. Fills `count`: limit + 1 or more if there
   // are too many. Long rows are marked one ahead: marks have left the store buffer when they are looked at.
-  template <class S, class F, class G> void each(const S* x, i64 n, T fill, i64 limit, i64* count, F taken, G keep) {
+  template <class S, class F, class G> void each(const S* x, i64 n, int rows, T fill, i64 limit, i64* count, F taken, G keep) {
     constexpr int L = W<T>;
     const i64 whole = n / L;
-    for (int r = 0; r < L; r++) {
+    for (int r = 0; r < rows; r++) {
       const S* from = x + r * n;
       uint16_t* to = row(r);
       auto test = [&](i64 k) { return taken(r, k < whole ? load<T>(from + k * L) : load<T>(from + k * L, n - k * L, fill)); };
@@ -85,7 +85,8 @@ template <class T> struct Marks {
         count[r] = at;
       }
     }
-    if (vectors > FEW) count[L - 1] = look(L - 1, limit, keep);
+    if (vectors > FEW) count[rows - 1] = look(rows - 1, limit, keep);
+    for (int r = rows; r < L; r++) count[r] = 0;
   }
   template <class G> i64 look(int r, i64 limit, G keep) {
     const uint16_t* from = row(r);
@@ -210,32 +211,38 @@ template <bool QUICK> inline V<float> pass_lanes(const V<float>* z, V<float>* ou
   return R;
 }
 // Newton on columns of z (LANE_LOWEST beyond a row's count) from w. `out` becomes p, the pass that proves it being the last.
-// A lane that is done stays as it is while others go on.
+// A lane that is done stays as it is while others go on. What K cannot hold of the last step goes into p by its first order,
+// dr = -r (1 - 1/y) dw: with many entries close to the edge an ulp of K is too much.
 inline void solve_lanes(const V<float>* z, V<float>* out, i64 most, LaneCurve& c, V<float> w) {
   using T = float;
-  V<T> live = all<T>(1), last = all<T>(1), R, slope;
-  for (int it = 0; it < 40; it++) {
+  V<T> live = all<T>(1), last = all<T>(1), R, slope, size, dw;
+  for (int it = 0;; it++) {
     R = pass_lanes<false>(z, out, most, c, slope);
-    const V<T> excess = R > 0 ? log2<T>(R) * T(0.6931471805599453) + w : V<T>{}, size = excess < 0 ? -excess : excess;
-    live = size > T(3e-6) ? live : V<T>{};
+    const V<T> excess = R > 0 ? log2<T>(R) * T(0.6931471805599453) + w : V<T>{};
+    size = excess < 0 ? -excess : excess;
+    dw = R > 0 ? c.step(R, slope, excess) : V<T>{};
+    live = size > T(3e-7) ? live : V<T>{};
     live = size < T(1e-4) ? (size < last ? live : V<T>{}) : live;  // rounding is all that is left
     last = size * T(0.5);
-    if (!gt_bits<T>(live, V<T>{})) break;
-    const V<T> dw = R > 0 ? c.step(R, slope, excess) : V<T>{};
+    if (!gt_bits<T>(live, V<T>{}) || it == 40) break;
     w += live > 0 ? dw : V<T>{};
     c.move(w);
   }
-  const V<T> scale = 1 / R;
-  for (i64 j = 0; j < most; j++) out[j] *= scale;
+  dw = size < T(1e-4) ? dw : V<T>{};
+  const V<T> scale = 1 / (R - dw * (R - slope));
+  for (i64 j = 0; j < most; j++) {
+    const V<T> r = out[j], y = vmax<T>(fma<T>(z[j], c.K, all<T>(1)), all<T>(1e-30));
+    out[j] = positive<T>(r - dw * (r - r * recip<T, 1>(y))) * scale;
+  }
 }
-// A few quick steps, where b > QUICK_FROM: the same step in terms of E is E' = E + (R^-b - E) sum r / sum (r / y).
+// A few quick steps, in the lanes where b > QUICK_FROM: in terms of E the step is E' = E + (R^-b - E) sum r / sum (r / y).
 inline void approach_lanes(const V<float>* z, i64 most, LaneCurve& c, int passes) {
   using T = float;
   for (int it = 0; it < passes; it++) {
     V<T> slope;
     const V<T> R = pass_lanes<true>(z, nullptr, most, c, slope), E = recip<T, 1>(c.kappa);
     const V<T> next = E + (exp2<T>(-c.b * log2<T>(R)) - E) * (R * recip<T, 1>(slope));
-    c.kappa = R > 0 ? recip<T, 1>(next) : c.kappa;
+    c.kappa = R > 0 ? (c.b > QUICK_FROM ? recip<T, 1>(next) : c.kappa) : c.kappa;
     c.K = c.b * c.kappa;
   }
 }

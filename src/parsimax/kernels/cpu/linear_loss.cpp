@@ -14,6 +14,7 @@ using std::optional;
 
 namespace {
 constexpr int64_t CAP = 64, CHUNK_BYTES = 24 << 20;
+constexpr int64_t COLUMNS = 128;  // rows of dweight that one task owns
 
 const LinearLossKernels& kernels() {
 #if defined(__x86_64__)
@@ -22,6 +23,15 @@ const LinearLossKernels& kernels() {
   return best;
 #else
   return linear_loss_base;
+#endif
+}
+
+bool bf16_pairs() {
+#if defined(__x86_64__)
+  static const bool can = cpu_level() == 2 && __builtin_cpu_supports("avx512bf16");
+  return can;
+#else
+  return false;
 #endif
 }
 
@@ -44,11 +54,13 @@ struct Problem {
     kind = wide ? 1 : type == ScalarType::BFloat16 ? 2 : type == ScalarType::Half ? 3 : 0;
     p.rows = hidden_.size(0), p.classes = weight_.size(0), dim = hidden_.size(1), p.dim = padded(dim);
     STD_TORCH_CHECK(p.classes > 0 && p.classes < (int64_t(1) << 31) - 256, "parsimax linear loss: too few or too many classes");
+    STD_TORCH_CHECK(p.rows < int64_t(1) << 31, "parsimax linear loss: too many rows");
     STD_TORCH_CHECK(target_.dim() == 1 && target_.size(0) == p.rows && target_.scalar_type() == ScalarType::Long,
                     "parsimax linear loss: target is int64 of shape (N)");
     hidden = features(hidden_, type), weight = features(weight_, type), target = torch::stable::contiguous(target_);
     p.hidden = hidden.const_data_ptr(), p.weight = weight.const_data_ptr(), p.target = (const int64_t*)target.const_data_ptr();
     p.hidden_stride = hidden.stride(0), p.weight_stride = weight.stride(0);
+    p.pairs = kind == 2 && bf16_pairs() && p.dim % 32 == 0 && p.weight_stride % 2 == 0 && uintptr_t(p.weight) % 4 == 0;
     for (int64_t i = 0; i < p.rows; i++)
       STD_TORCH_CHECK(p.target[i] >= -1 && p.target[i] < p.classes, "parsimax linear loss: target out of range");
     if (bias_) {
@@ -131,17 +143,30 @@ std::tuple<Tensor, Tensor, Tensor> linear_loss_backward(Tensor grad, Tensor hidd
   p.count = (int32_t*)count.const_data_ptr();
   Tensor column = new_tensor(like, {p.rows, p.cap + 1}, ScalarType::Int), entries = new_tensor(like, {p.rows}, ScalarType::Int);
   Tensor coefficient = new_tensor(like, {p.rows, p.cap + 1}, problem.compute);
-  Tensor dhidden = new_tensor(like, {p.rows, p.dim}, problem.compute), dweight = new_tensor(like, {p.classes, p.dim}, problem.compute);
+  std::vector<int64_t> wide;
+  for (int64_t i = 0; i < p.rows; i++)
+    if (p.target[i] >= 0 && (p.count[i] > p.cap || p.count[i] < 0)) wide.push_back(i);
+  p.narrow = wide.empty();
+  Tensor dhidden = new_tensor(like, {p.rows, p.dim}, problem.type);
+  Tensor dweight = new_tensor(like, {p.classes, p.dim}, p.narrow ? problem.type : problem.compute);
   Tensor dbias = new_tensor(like, {bias ? p.classes : 0}, problem.compute);
   p.column = (int32_t*)column.mutable_data_ptr(), p.entries = (int32_t*)entries.mutable_data_ptr();
   p.coefficient = coefficient.mutable_data_ptr(), p.dhidden = dhidden.mutable_data_ptr();
   p.dweight = dweight.mutable_data_ptr(), p.dbias = bias ? dbias.mutable_data_ptr() : nullptr;
 
-  run_tasks(like, p.rows, 0, [&](int64_t row, void*) { kernels().sparse_row[k](p, row); });
-  run_tasks(like, (p.dim + SLICE - 1) / SLICE, 0, [&](int64_t slice, void*) { kernels().sparse_slice[k](p, slice); });
-  std::vector<int64_t> wide;
-  for (int64_t i = 0; i < p.rows; i++)
-    if (p.target[i] >= 0 && (p.count[i] > p.cap || p.count[i] < 0)) wide.push_back(i);
+  const int64_t bytes = p.dim * problem.size();
+  run_tasks(like, p.rows, bytes, [&](int64_t row, void* scratch) { kernels().sparse_row[k](p, row, scratch); });
+  {
+    int64_t total = 0;
+    for (int64_t i = 0; i < p.rows; i++) total += p.entries[i];
+    Tensor start = new_tensor(like, {p.classes + 2}, ScalarType::Long), row_of = new_tensor(like, {total}, ScalarType::Int);
+    Tensor sorted = new_tensor(like, {total}, problem.compute);
+    p.start = (int64_t*)start.mutable_data_ptr(), p.row_of = (int32_t*)row_of.mutable_data_ptr(), p.sorted = sorted.mutable_data_ptr();
+    kernels().sort_columns[k](p);
+    run_tasks(like, (p.classes + COLUMNS - 1) / COLUMNS, bytes, [&](int64_t task, void* scratch) {
+      kernels().sparse_columns[k](p, task * COLUMNS, std::min(p.classes, (task + 1) * COLUMNS), scratch);
+    });
+  }
   Tensor part = new_tensor(like, {wide.empty() ? 0 : std::min<int64_t>(problem.chunk, wide.size()), p.dim}, problem.compute);
   problem.each_chunk(wide, [&](Chunk c) {
     c.dhidden = part.mutable_data_ptr();
@@ -153,8 +178,7 @@ std::tuple<Tensor, Tensor, Tensor> linear_loss_backward(Tensor grad, Tensor hidd
     run_tasks(like, (p.classes + classes - 1) / classes, 0, [&](int64_t task, void*) {
       kernels().wide_weight[k](p, c, task * classes, std::min(p.classes, (task + 1) * classes));
     });
-    const int64_t bytes = p.dim * problem.size();
-    for (int64_t i = 0; i < c.count; i++) std::memcpy((char*)p.dhidden + c.rows[i] * bytes, (char*)c.dhidden + i * bytes, bytes);
+    kernels().wide_done[k](p, c);
   });
   return {restore(dhidden, problem.dim, problem.type), restore(dweight, problem.dim, weight.scalar_type()),
           bias ? as_type(dbias, bias->scalar_type()) : dbias};

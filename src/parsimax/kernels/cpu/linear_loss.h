@@ -19,6 +19,12 @@ struct LinearLoss {
   const double* grad;
   int32_t *column, *entries;
   void *coefficient, *dhidden, *dweight, *dbias;
+  // The same entries by column: those of column j are start[j] up to start[j + 1], in the order of the rows.
+  int64_t* start;
+  int32_t* row_of;
+  void* sorted;
+  bool narrow;  // dweight is written once, in the type of the weight; else it is a sum in the compute type
+  bool pairs;   // bfloat16 products two at a time (AVX512_BF16)
 };
 
 // Rows whose logits are in memory together.
@@ -36,16 +42,17 @@ struct LinearLossKernels {
   void (*gather_hidden[4])(const LinearLoss&, const Chunk&);  // of the chunk's rows, in the compute type
   void (*score[4])(const LinearLoss&, const Chunk&, int64_t task, void* scratch);
   void (*forward[4])(const LinearLoss&, const Chunk&, int64_t i, void* scratch);
-  // Rows with a kept support: coefficients and dhidden, then dweight a slice of features at a time.
-  void (*sparse_row[4])(const LinearLoss&, int64_t row);
-  void (*sparse_slice[4])(const LinearLoss&, int64_t slice);
+  // Rows with a kept support: coefficients and dhidden, then the entries sorted by column, then the rows of dweight.
+  void (*sparse_row[4])(const LinearLoss&, int64_t row, void* scratch);
+  void (*sort_columns[4])(const LinearLoss&);
+  void (*sparse_columns[4])(const LinearLoss&, int64_t first, int64_t last, void* scratch);
   // The other rows, a chunk at a time: logits to their gradient, then two products.
   void (*wide_row[4])(const LinearLoss&, const Chunk&, int64_t i, void* scratch);
   void (*wide_hidden[4])(const LinearLoss&, const Chunk&, int64_t first, int64_t last);
   void (*wide_weight[4])(const LinearLoss&, const Chunk&, int64_t first, int64_t last);
+  void (*wide_done[4])(const LinearLoss&, const Chunk&);  // dhidden of the chunk to its rows
 };
 extern const LinearLossKernels linear_loss_base, linear_loss_avx2, linear_loss_avx512;
 
-constexpr int64_t SLICE = 64;  // features of dweight that one task owns
 constexpr int64_t logit_stride(int64_t classes) { return (classes + 63) / 64 * 64 + 16; }
 }  // namespace parsimax

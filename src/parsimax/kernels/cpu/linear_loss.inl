@@ -20,8 +20,52 @@ template <class S> void gather_hidden(const LinearLoss& p, const Chunk& c) {
     for (i64 k = 0; k < p.dim; k += W<T>)
       store<T, T>((T*)c.hidden + i * p.dim + k, load<T>((const S*)p.hidden + c.rows[i] * p.hidden_stride + k));
 }
+#if defined(__AVX512F__)
+// Products of bfloat16 two at a time, into float. A pair lies in the place of a float: panels are packed as floats are.
+template <int R> __attribute__((target("avx512bf16"))) void micro_pairs(const char* const* a, const float* b, float* c, i64 ldc, i64 depth) {
+  __m512 acc[R][NV] = {};
+  for (i64 k = 0; k < depth; k++) {
+    __m512bh col[NV];
+#pragma GCC unroll 4
+    for (int v = 0; v < NV; v++) col[v] = (__m512bh)_mm512_loadu_ps(b + k * NR<float> + v * 16);
+#pragma GCC unroll 6
+    for (int r = 0; r < R; r++) {
+      int pair;
+      __builtin_memcpy(&pair, a[r] + 4 * k, 4);
+      const auto x = (__m512bh)_mm512_set1_epi32(pair);
+#pragma GCC unroll 4
+      for (int v = 0; v < NV; v++) acc[r][v] = _mm512_dpbf16_ps(acc[r][v], x, col[v]);
+    }
+  }
+#pragma GCC unroll 6
+  for (int r = 0; r < R; r++)
+#pragma GCC unroll 4
+    for (int v = 0; v < NV; v++) _mm512_storeu_ps(c + r * ldc + v * 16, acc[r][v]);
+}
+template <int R = MR> inline void pair_rows(i64 rows, const char* const* a, const float* b, float* c, i64 ldc, i64 depth) {
+  if constexpr (R > 0) {
+    if (rows >= R) return micro_pairs<R>(a, b, c, ldc, depth);
+    pair_rows<R - 1>(rows, a, b, c, ldc, depth);
+  }
+}
+inline void score_pairs(const LinearLoss& p, const Chunk& c, i64 task, float* panel) {
+  for (i64 j = task * PANELS * NR<float>; j < p.classes && j < (task + 1) * PANELS * NR<float>; j += NR<float>) {
+    pack_panel<float>((const float*)((const bf16*)p.weight + j * p.weight_stride), p.weight_stride / 2, p.classes - j, p.dim / 2, panel);
+    for (i64 i = 0; i < c.count; i += MR) {
+      const char* a[MR];
+      const i64 rows = c.count - i < MR ? c.count - i : MR;
+      for (i64 r = 0; r < rows; r++) a[r] = (const char*)((const bf16*)p.hidden + c.rows[i + r] * p.hidden_stride);
+      pair_rows(rows, a, panel, (float*)c.logits + i * c.stride + j, c.stride, p.dim / 2);
+    }
+  }
+}
+#endif
 template <class S> void score(const LinearLoss& p, const Chunk& c, i64 task, void* scratch) {
   using T = Compute<S>;
+#if defined(__AVX512F__)
+  if constexpr (same<S, bf16>)
+    if (p.pairs) return score_pairs(p, c, task, (float*)scratch);
+#endif
   T* panel = (T*)scratch;
   for (i64 j = task * PANELS * NR<T>; j < p.classes && j < (task + 1) * PANELS * NR<T>; j += NR<T>) {
     pack_panel<T>((const S*)p.weight + j * p.weight_stride, p.weight_stride, p.classes - j, p.dim, panel);
@@ -99,13 +143,21 @@ template <class S, class T = Compute<S>> T cap_slope(const LinearLoss& p, i64 ro
   return 1 - t * t;
 }
 
-template <class S> void sparse_row(const LinearLoss& p, i64 row) {
+// In the compute type, then written once in the type it is stored in. room: n numbers, used only if the types differ.
+template <class T, class S>
+inline void combine_into(i64 count, const T* c, const int32_t* at, const S* x, i64 stride, i64 n, S* out, T* room) {
+  T* sum = same<S, T> ? (T*)out : room;
+  combine<T>(count, c, at, x, stride, n, sum);
+  narrowed(sum, n, out);
+}
+
+template <class S> void sparse_row(const LinearLoss& p, i64 row, void* scratch) {
   using T = Compute<S>;
   const i64 target = p.target[row], known = p.count[row], width = p.cap + 1;
   int32_t* column = p.column + row * width;
   T* c = (T*)p.coefficient + row * width;
   i64 n = 0;
-  const bool kept = target >= 0 && known > 0 && known <= p.cap;
+  const bool kept = target >= 0 && known >= 0 && known <= p.cap;  // 0: all classes are forbidden
   if (kept) {
     bool seen = false;
     const T g = T(p.grad[row]);
@@ -120,23 +172,43 @@ template <class S> void sparse_row(const LinearLoss& p, i64 row) {
       for (i64 j = 0; j < n; j++) c[j] *= cap_slope<S>(p, row, column[j]);
   }
   p.entries[row] = int32_t(n);
-  combine<T>(n, c, column, (const S*)p.weight, p.weight_stride, p.dim, (T*)p.dhidden + row * p.dim);
+  combine_into<T>(n, c, column, (const S*)p.weight, p.weight_stride, p.dim, (S*)p.dhidden + row * p.dim, (T*)scratch);
 }
 
-template <class S> void sparse_slice(const LinearLoss& p, i64 slice) {
+template <class S> void sort_columns(const LinearLoss& p) {
   using T = Compute<S>;
-  const i64 first = slice * parsimax::SLICE, left = p.dim - first, n = left < parsimax::SLICE ? left : parsimax::SLICE;
   const i64 width = p.cap + 1;
-  for (i64 j = 0; j < p.classes; j++) fill<T>((T*)p.dweight + j * p.dim + first, n, 0);
-  if (p.dbias && slice == 0) fill<T>((T*)p.dbias, p.classes, 0);
-  for (i64 row = 0; row < p.rows; row++) {
-    const int32_t* column = p.column + row * width;
-    const T* c = (const T*)p.coefficient + row * width;
-    const S* h = (const S*)p.hidden + row * p.hidden_stride + first;
+  i64* next = p.start + 1;  // where the next entry of a column goes; in the end, where the column ends
+  fill<i64>(p.start, p.classes + 2, 0);
+  for (i64 row = 0; row < p.rows; row++)
+    for (i64 j = 0; j < p.entries[row]; j++) next[p.column[row * width + j] + 1]++;
+  for (i64 j = 0; j < p.classes; j++) next[j + 1] += next[j];
+  for (i64 row = 0; row < p.rows; row++)
     for (i64 j = 0; j < p.entries[row]; j++) {
-      accumulate<T>(c[j], h, (T*)p.dweight + column[j] * p.dim + first, n);
-      if (p.dbias && slice == 0) ((T*)p.dbias)[column[j]] += c[j];
+      const i64 to = next[p.column[row * width + j]]++;
+      p.row_of[to] = int32_t(row);
+      ((T*)p.sorted)[to] = ((const T*)p.coefficient)[row * width + j];
     }
+}
+template <class S> void sparse_columns(const LinearLoss& p, i64 first, i64 last, void* scratch) {
+  using T = Compute<S>;
+  for (i64 j = first; j < last; j++) {
+    const i64 from = p.start[j], n = p.start[j + 1] - from;
+    const T* c = (const T*)p.sorted + from;
+    const auto run = [&](auto* out, auto sum) {
+      if (n == 0) __builtin_memset((void*)out, 0, p.dim * sizeof *out);
+      else sum(out);
+    };
+    if (p.narrow)
+      run((S*)p.dweight + j * p.dim, [&](S* out) {
+        combine_into<T>(n, c, p.row_of + from, (const S*)p.hidden, p.hidden_stride, p.dim, out, (T*)scratch);
+      });
+    else
+      run((T*)p.dweight + j * p.dim, [&](T* out) { combine<T>(n, c, p.row_of + from, (const S*)p.hidden, p.hidden_stride, p.dim, out); });
+    if (!p.dbias) continue;
+    T sum = 0;
+    for (i64 i = 0; i < n; i++) sum += c[i];
+    ((T*)p.dbias)[j] = sum;
   }
 }
 
@@ -175,6 +247,12 @@ template <class S> void wide_weight(const LinearLoss& p, const Chunk& c, i64 fir
     for (i64 i = 0; i < c.count; i++)
       for (i64 j = first; j < last; j++) ((T*)p.dbias)[j] += ((const T*)c.logits)[i * c.stride + j];
 }
+template <class S> void wide_done(const LinearLoss& p, const Chunk& c) {
+  using T = Compute<S>;
+  for (i64 i = 0; i < c.count; i++)
+    for (i64 k = 0; k < p.dim; k += W<T>)
+      store<S, T>((S*)p.dhidden + c.rows[i] * p.dim + k, load<T>((const T*)c.dhidden + i * p.dim + k));
+}
 }  // namespace
 
 #define CAT(a, b) a##b
@@ -182,4 +260,4 @@ template <class S> void wide_weight(const LinearLoss& p, const Chunk& c, i64 fir
 #define TYPES(f) {f<float>, f<double>, f<bf16>, f<f16>}
 const parsimax::LinearLossKernels parsimax::TABLE(ISA) = {
     {PANELS * NR<float>, PANELS * NR<double>}, TYPES(gather_hidden), TYPES(score), TYPES(forward), TYPES(sparse_row),
-    TYPES(sparse_slice), TYPES(wide_row), TYPES(wide_hidden), TYPES(wide_weight)};
+    TYPES(sort_columns), TYPES(sparse_columns), TYPES(wide_row), TYPES(wide_hidden), TYPES(wide_weight), TYPES(wide_done)};

@@ -3,11 +3,13 @@
 #include "lanes.inl"
 namespace {
 template <class T> constexpr unsigned ALL = (1u << W<T>) - 1;
-// The maxima of the lanes of W rows, transposed, NaN apart: the largest number of each row, and a part of the row to start from.
-template <class T, class S> inline V<T> tops(const S* x, i64 n, V<T>* columns) {
+// The maxima of the lanes of up to W rows, transposed, NaN apart: the largest number of each row, and a part of the row to
+// start from.
+template <class T, class S> inline V<T> tops(const S* x, i64 n, int rows, V<T>* columns) {
   constexpr int L = W<T>;
   V<T> t[L];
-  for (int r = 0; r < L; r++) {
+  for (int r = rows; r < L; r++) t[r] = all<T>(-INF<T>);
+  for (int r = 0; r < rows; r++) {
     const S* row = x + r * n;
     V<T> top = all<T>(-INF<T>), other = top;
     i64 i = 0;
@@ -22,27 +24,27 @@ template <class T, class S> inline V<T> tops(const S* x, i64 n, V<T>* columns) {
   return m;
 }
 
-// Forward of W rows. A row that is NaN, empty or has too many candidates stays for map_row: its bit is not in the result,
-// nor are those of `skip`.
+// Forward of those of up to W rows that `which` names. A row that is NaN, empty or has too many candidates stays for map_row:
+// its bit is not in the result.
 template <class T, class S, Kind A>
-inline unsigned map_lanes(const S* x, S* p, i64 n, const double* alpha, bool stream, char* room, unsigned skip = 0) {
+inline unsigned map_lanes(const S* x, S* p, i64 n, int rows, const double* alpha, bool stream, char* room, unsigned which) {
   constexpr int L = W<T>;
   constexpr T B = LANE_SLOPE<T, A>;
   Packed<T> pack(room);
   auto out = (V<T>*)(room + pack.BYTES);
   Marks<T> marks(n, room + pack.BYTES * 3 / 2);
-  const V<T> m = tops<T>(x, n, pack.columns);
+  const V<T> m = tops<T>(x, n, rows, pack.columns);
   V<T> E = all<T>(1), edge, least, step{}, w{};  // edge: E can only be below
   LaneCurve c;
   bool quick = false;
-  unsigned odd = skip | ~(gt_bits<T>(m, all<T>(-INF<T>)) & gt_bits<T>(all<T>(INF<T>), m));
+  unsigned odd = ~which | ~(gt_bits<T>(m, all<T>(-INF<T>)) & gt_bits<T>(all<T>(INF<T>), m));
   if constexpr (A == GENERAL) {
     alignas(VB) T b[L];
     for (int r = 0; r < L; r++) b[r] = T(alpha[r] - 1);
     c.b = load<T>(b);
     c.inv_b = c.b == 0 ? V<T>{} : 1 / c.b;
     c.move(w);
-    quick = !~(gt_bits<T>(c.b, all<T>(QUICK_FROM)) | ~ALL<T>);
+    quick = gt_bits<T>(c.b, all<T>(QUICK_FROM));
     for (int j = 0; j < L; j++) pack.columns[j] = vmax<T>(pack.columns[j], all<T>(LANE_LOWEST));
     if (quick) approach_lanes(pack.columns, L, c, 1);
     edge = T(1.005) / c.kappa;
@@ -62,7 +64,7 @@ inline unsigned map_lanes(const S* x, S* p, i64 n, const double* alpha, bool str
   i64 count[L], most = 0;
   const i64 limit = n > parsimax::SHORT ? LANE_LIMIT : n;
   marks.each(
-      x, n, -INF<T>, limit, count, [&](int r, V<T> v) { return nle_bits<T>(v - peaks[r], all<T>(cuts[r])); },  // the same at any offset
+      x, n, rows, -INF<T>, limit, count, [&](int r, V<T> v) { return nle_bits<T>(v - peaks[r], all<T>(cuts[r])); },  // the same at any offset
       [&](int r, i64 k, i64 at, unsigned bits) {
         push<T>(pack.row(r) + at, load<T>(x + r * n + k * L, n - k * L, -INF<T>), bits);
       });
@@ -82,7 +84,7 @@ inline unsigned map_lanes(const S* x, S* p, i64 n, const double* alpha, bool str
     for (i64 j = 0; j < most; j++) z[j] = vmax<T>(z[j], all<T>(LANE_LOWEST));
     if (quick) {
       approach_lanes(z, most, c, 2);
-      w = log2<T>(c.kappa) * -c.inv_b * T(0.6931471805599453);
+      w = c.b > QUICK_FROM ? log2<T>(c.kappa) * -c.inv_b * T(0.6931471805599453) : w;
       c.move(w);
     }
     solve_lanes(z, out, most, c, w);
@@ -100,19 +102,20 @@ inline unsigned map_lanes(const S* x, S* p, i64 n, const double* alpha, bool str
   return ~odd;
 }
 
-// Backward of W rows in float, alpha in [0, 2.5] each, and d alpha. The result is as map_lanes has it.
+// Backward of such rows in float, alpha in [0, 2.5] each, and d alpha. The result is as map_lanes has it.
 template <class S, bool BY_ALPHA>
-inline unsigned grad_lanes(const S* p, const S* g, S* dx, double* dalpha, i64 n, const double* alpha, bool stream, char* room, unsigned skip = 0) {
+inline unsigned grad_lanes(const S* p, const S* g, S* dx, double* dalpha, i64 n, int rows, const double* alpha, bool stream, char* room,
+                           unsigned which) {
   using T = float;
   constexpr int L = W<T>;
   Packed<T> a(room), h(room + a.BYTES);
   auto rho = (V<T>*)(room + 2 * a.BYTES);
   Marks<T> marks(n, room + a.BYTES * 5 / 2);
-  unsigned odd = skip;
+  unsigned odd = ~which;
   i64 count[L], most = 0;
   const i64 limit = n > parsimax::SHORT ? LANE_LIMIT : n;
   marks.each(
-      p, n, T(0), limit, count, [](int, V<T> v) { return ne_bits<T>(v, V<T>{}); },
+      p, n, rows, T(0), limit, count, [](int, V<T> v) { return ne_bits<T>(v, V<T>{}); },
       [&](int r, i64 k, i64 at, unsigned bits) {
         const i64 from = r * n + k * L;
         push<T>(a.row(r) + at, load<T>(p + from, n - k * L, T(0)), bits);
@@ -156,17 +159,24 @@ inline unsigned grad_lanes(const S* p, const S* g, S* dx, double* dalpha, i64 n,
   return ~odd;
 }
 
-// alpha of W rows, and the kind that they share; GENERAL if they do not, or INVALID if lanes cannot take them.
-template <class T> inline Kind lane_kind(const parsimax::Param& param, i64 first, double top, double* alpha) {
-  bool two = true, half = true, smooth = same<T, float>;
-  for (int j = 0; j < W<T>; j++) {
-    alpha[j] = at(param, first + j);
-    two &= alpha[j] == 2;
-    half &= alpha[j] == 1.5;
-    smooth &= alpha[j] >= 0 && alpha[j] <= top;
+// Which of up to W rows have alpha = 2 or 1.5, and which another one in [0, top], which lanes take in float only. In `alpha`
+// what lanes do not take is 1.5.
+template <class T> struct LaneKinds {
+  int rows;
+  double alpha[W<T>];
+  unsigned two = 0, half = 0, other = 0, soft = 0;  // soft: alpha = 1, some of the others
+  LaneKinds(const parsimax::Param& param, i64 first, i64 last, double top) : rows(last - first < W<T> ? int(last - first) : W<T>) {
+    for (int j = 0; j < W<T>; j++) {
+      const double a = at(param, first + (j < rows ? j : 0));
+      const bool known = a == 2 || a == 1.5, fits = same<T, float> && a >= 0 && a <= top && !known;
+      alpha[j] = known || fits ? a : 1.5;
+      two |= unsigned(a == 2) << j, half |= unsigned(a == 1.5) << j, other |= unsigned(fits) << j, soft |= unsigned(a == 1) << j;
+    }
+    const unsigned there = ALL<T> >> (W<T> - rows);
+    two &= there, half &= there, other &= there, soft &= there;
   }
-  return two ? SPARSEMAX : half ? ENTMAX15 : smooth ? GENERAL : INVALID;
-}
+  unsigned all() const { return ALL<T> >> (W<T> - rows); }
+};
 
 template <class S> inline void map_one(const parsimax::MapArgs& args, i64 r, const Scratch& sc) {
   const i64 n = args.n;
@@ -183,30 +193,26 @@ template <class S> void map_block(const parsimax::MapArgs& args, i64 first, i64 
   const Scratch sc{(char*)scratch, n};
   for (i64 r = first; r < last && args.dense; r++) args.dense[r].kind = DenseRow::NOT;
   i64 r = first;
-  if (n <= (same<T, float> ? LANE_LONGEST : parsimax::SHORT))
-    for (; r + L <= last; r += L) {
-      double alpha[L];
-      auto x = (const S*)args.x + r * n;
-      auto p = (S*)args.p + r * n;
-      const Kind kind = lane_kind<T>(args.alpha, r, 2, alpha);
-      const bool stream = streams<S>(args.stream, n);
-      unsigned done = 0;
-      if (VB == 16 && n > parsimax::SHORT && kind != GENERAL) {
-        // vectors of 4 floats: marks cost more than they spare
-      } else if (kind == SPARSEMAX) done = map_lanes<T, S, SPARSEMAX>(x, p, n, alpha, stream, sc.rest());
-      else if (kind == ENTMAX15) done = map_lanes<T, S, ENTMAX15>(x, p, n, alpha, stream, sc.rest());
-      else if constexpr (same<T, float>)
-        if (kind == GENERAL) {
-          unsigned narrow = 0;
-          for (int j = 0; j < L; j++)
-            if (const Alpha a(alpha[j]); maybe_narrow(x + j * n, n, a))
-              narrow |= unsigned(map_narrow(x + j * n, p + j * n, n, a, args.dense ? args.dense + r + j : nullptr)) << j;
-          if (narrow == ALL<T>) continue;
-          done = narrow | map_lanes<T, S, GENERAL>(x, p, n, alpha, stream, sc.rest(), narrow);
-        }
-      for (int j = 0; j < L; j++)
-        if (!(done >> j & 1)) map_one<S>(args, r + j, sc);
-    }
+  for (; r < last && n <= (same<T, float> ? LANE_LONGEST : parsimax::SHORT); r += L) {
+    auto x = (const S*)args.x + r * n;
+    auto p = (S*)args.p + r * n;
+    const LaneKinds<T> k(args.alpha, r, last, 2);
+    const bool stream = streams<S>(args.stream, n), pays = VB > 16 || n <= parsimax::SHORT;  // marks in vectors of 4 floats do not
+    unsigned done = 0;
+    if (k.two && pays) done = map_lanes<T, S, SPARSEMAX>(x, p, n, k.rows, k.alpha, stream, sc.rest(), k.two);
+    if (k.half && pays) done |= map_lanes<T, S, ENTMAX15>(x, p, n, k.rows, k.alpha, stream, sc.rest(), k.half);
+    if constexpr (same<T, float>)
+      if (k.other) {
+        unsigned narrow = 0;
+        for (int j = 0; j < k.rows; j++)
+          if (const Alpha a(k.alpha[j]); k.other >> j & 1 && maybe_narrow(x + j * n, n, a))
+            narrow |= unsigned(map_narrow(x + j * n, p + j * n, n, a, args.dense ? args.dense + r + j : nullptr)) << j;
+        done |= narrow;
+        if (k.other & ~narrow) done |= map_lanes<T, S, GENERAL>(x, p, n, k.rows, k.alpha, stream, sc.rest(), k.other & ~narrow);
+      }
+    for (int j = 0; j < k.rows; j++)
+      if (!(done >> j & 1)) map_one<S>(args, r + j, sc);
+  }
   for (; r < last; r++) map_one<S>(args, r, sc);
   for (r = first; r < last && args.dense; r++)
     if (args.dense[r].kind != DenseRow::NOT) return __atomic_store_n(args.any_dense, true, __ATOMIC_RELAXED);
@@ -238,30 +244,28 @@ template <class S> void grad_block(const parsimax::GradArgs& args, i64 first, i6
   const i64 n = args.n;
   const Scratch sc{(char*)scratch, n};
   i64 r = first;
-  for (; n <= LANE_LONGEST && r + L <= last; r += L) {
-    double alpha[L], *da = args.dalpha ? args.dalpha + r : nullptr;
+  for (; r < last && n <= LANE_LONGEST; r += L) {
+    double* da = args.dalpha ? args.dalpha + r : nullptr;
     auto p = (const S*)args.p + r * n, g = (const S*)args.g + r * n;
     auto dx = (S*)args.dx + r * n;
-    const Kind kind = lane_kind<T>(args.alpha, r, 2.5, alpha);
+    const LaneKinds<T> k(args.alpha, r, last, 2.5);
     const bool stream = streams<S>(args.stream, n);
     unsigned done = 0;
-    if (!da && n < GRAD_PLAIN && (kind == SPARSEMAX || kind == ENTMAX15)) {
-      grad_plain<T>(kind, p, g, dx, n, L, stream, sc.numbers<T>(0));
+    if (!da && n < GRAD_PLAIN && (k.two == k.all() || k.half == k.all())) {  // what grad_one does with each
+      grad_plain<T>(k.two ? SPARSEMAX : ENTMAX15, p, g, dx, n, k.rows, stream, sc.numbers<T>(0));
       continue;
     }
     if constexpr (same<T, float>) {
-      unsigned dense = 0;
-      for (int j = 0; j < L && args.dense; j++) dense |= unsigned(args.dense[r + j].kind != DenseRow::NOT) << j;
-      if (dense == ALL<T>) {
-      } else if (da && kind != INVALID) done = grad_lanes<S, true>(p, g, dx, da, n, alpha, stream, sc.rest(), dense);
-      else if (kind == GENERAL && alpha[0] != 1) done = grad_lanes<S, false>(p, g, dx, da, n, alpha, stream, sc.rest(), dense);
+      unsigned which = da ? k.two | k.half | k.other : k.other & ~k.soft;
+      for (int j = 0; j < k.rows && args.dense; j++) which &= ~(unsigned(args.dense[r + j].kind != DenseRow::NOT) << j);
+      if (which && da) done = grad_lanes<S, true>(p, g, dx, da, n, k.rows, k.alpha, stream, sc.rest(), which);
+      else if (which) done = grad_lanes<S, false>(p, g, dx, da, n, k.rows, k.alpha, stream, sc.rest(), which);
     }
-    for (int j = 0; j < L; j++)
+    for (int j = 0; j < k.rows; j++)
       if (!(done >> j & 1)) grad_one<S>(args, r + j, sc);
   }
   for (; r < last; r++) grad_one<S>(args, r, sc);
 }
-// A block at a time, so that where lanes end and single rows begin does not depend on how threads share the work.
 template <class S> void map_rows(const void* args, i64 first, i64 last, void* scratch) {
   for (i64 r = first; r < last; r += parsimax::BLOCK)
     map_block<S>(*(const parsimax::MapArgs*)args, r, r + parsimax::BLOCK < last ? r + parsimax::BLOCK : last, scratch);
