@@ -102,6 +102,15 @@ def remarks(result: Result) -> str:
     return "; ".join(said)
 
 
+def write(results: list[Result], wanted: int, csv_file: str | None, page: str | None, load_at_start: float) -> None:
+    """Both files, where they are asked for; ``wanted`` is the number of cases of the whole run."""
+    if csv_file:
+        write_csv(results, Path(csv_file), load_at_start)
+    if page:
+        Path(page).parent.mkdir(parents=True, exist_ok=True)
+        Path(page).write_text(markdown(results, wanted, load_at_start), encoding="utf-8")
+
+
 def write_csv(results: Iterable[Result], path: Path, load_at_start: float) -> None:
     """A line a case, each with the machine and the versions, so that files can be put together."""
     common = {**machine(), "load_start": f"{load_at_start:.2f}", "load_end": f"{load():.2f}"}
@@ -141,12 +150,7 @@ def _fields(result: Result) -> dict[str, object]:
     return fields
 
 
-def write_markdown(results: list[Result], path: Path, load_at_start: float) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(markdown(results, load_at_start), encoding="utf-8")
-
-
-def markdown(results: list[Result], load_at_start: float) -> str:
+def markdown(results: list[Result], wanted: int, load_at_start: float) -> str:
     """The page: one table a group, each row with its verdict."""
     where = machine()
     judged = [r for r in results if r.passed is not None]
@@ -160,7 +164,8 @@ def markdown(results: list[Result], load_at_start: float) -> str:
         "minima in milliseconds, the ratio is ours to the other's, so less is better. Memory is what the process "
         "holds at its peak beyond the inputs.",
         "",
-        f"{sum(bool(r.passed) for r in judged)} of {len(judged)} cases are within their limit.",
+        f"{sum(bool(r.passed) for r in judged)} of {len(judged)} cases are within their limit."
+        + ("" if len(results) == wanted else f" The run was stopped after {len(results)} of its {wanted} cases."),
     ]
     for group in GROUPS:
         rows = [r for r in results if r.case.group == group]
@@ -174,5 +179,11 @@ def _markdown_row(result: Result) -> str:
     case = result.case
     against = (case if isinstance(case, Case) else case.cases[0]).against
     limit = "–" if case.limit is None else f"{case.limit:.3g}"
-    cells = [case.name, against, _milliseconds(result.ours), _milliseconds(result.against), _number(result.value)]
+    cells = [
+        case.name,
+        against,
+        _milliseconds(result.ours),
+        _milliseconds(result.against),
+        _number(result.value, ".3f"),
+    ]
     return f"| {' | '.join([*cells, limit, verdict(result), remarks(result)])} |"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import math
 import sys
-from pathlib import Path
+import time
 
 from .cases import CASES, Case, select
 
@@ -32,23 +32,34 @@ def run(options: argparse.Namespace) -> int:
     import torch
 
     from . import report
-    from .measure import measure
+    from .measure import Result, measure
 
     torch.set_num_threads(options.threads)
     load = report.load()
     where = report.machine()
     print(", ".join(f"{name} {value}" for name, value in where.items()) + f", load average {load:.1f}")
     print(report.header())
-    results = []
-    for case in cases:
-        results.append(measure(case, options.seconds))
-        print(report.line(results[-1]), flush=True)
+    results: list[Result] = []
+    began = time.perf_counter()
+    try:
+        for case in cases:
+            _show(f"{len(results) + 1} of {len(cases)}, {time.perf_counter() - began:.0f} s: {case.name}")
+            results.append(measure(case, options.seconds))
+            _show("")
+            print(report.line(results[-1]), flush=True)
+            report.write(results, len(cases), options.csv, options.markdown, load)  # each time, so that nothing is lost
+    except KeyboardInterrupt:
+        files = " and ".join(filter(None, (options.csv, options.markdown)))
+        print(f"\nstopped after {len(results)} of {len(cases)} cases{f'; they are in {files}' if files else ''}")
+        raise
     failed = [r for r in results if r.passed is False]
     print(f"{len(failed)} of {len(results)} cases failed; load average {report.load():.1f}")
     if not math.isnan(load) and load > options.threads / 2:
         print("Other work kept the machine busy, so the times mean little.", file=sys.stderr)
-    if options.csv:
-        report.write_csv(results, Path(options.csv), load)
-    if options.markdown:
-        report.write_markdown(results, Path(options.markdown), load)
     return int(bool(failed))
+
+
+def _show(text: str) -> None:
+    """Progress, where somebody looks."""
+    if sys.stderr.isatty():
+        print(f"\r\033[K{text}", end="", file=sys.stderr, flush=True)
