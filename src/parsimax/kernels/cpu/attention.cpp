@@ -96,8 +96,6 @@ struct Problem {
     run_tasks(q, a.batch * a.kv_heads, 0, [&](int64_t i, void*) { kernels().pack[kind](a, values, i); });
   }
 };
-constexpr int64_t CAP = 64;
-
 using Five = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor>;
 
 // out, and for the backward: (maximum, threshold) per row, the indices and weights of the support, its size. Rows with

@@ -7,7 +7,10 @@
 #include "grad.inl"
 #include "gemm.inl"
 #include "attention_rows.inl"
+#include "rows.h"
 
+#define CAT(a, b) a##_##b
+#define TABLE(name, isa) CAT(name, isa)
 namespace {
 using parsimax::Attention;
 using parsimax::View;
@@ -33,7 +36,8 @@ template <class S> void pack(const Attention& a, bool values, i64 which) {
   const i64 depth = values ? a.value_dim : a.dim, b = which / a.kv_heads, h = which % a.kv_heads;
   const auto& from = values ? a.v : a.k;
   T* to = (T*)(values ? a.value_panels : a.key_panels) + which * parsimax::padded_keys(a.keys) * depth;
-  for (i64 j = 0; j < a.keys; j += NR<T>) pack_panel<T>(at<S>(from, b, h, j), from.l, a.keys - j, depth, to + j * depth);
+  const i64 width = panel_width<T>(a.keys);
+  for (i64 j = 0; j < a.keys; j += width) pack_panel<T>(at<S>(from, b, h, j), from.l, a.keys - j, depth, to + j * depth, width);
 }
 
 // Consecutive query rows of one head.
@@ -68,7 +72,8 @@ template <class S, class T> void score(const Attention& a, const Rows& w, const 
   const S* k = at<S>(a.k, w.b, w.kv, 0);
   if (a.key_panels)
     product_packed<T>(w.count, width, a.dim, T(a.scale), q, q_stride,
-                      (const T*)a.key_panels + (w.b * a.kv_heads + w.kv) * parsimax::padded_keys(a.keys) * a.dim, scores, stride);
+                      (const T*)a.key_panels + (w.b * a.kv_heads + w.kv) * parsimax::padded_keys(a.keys) * a.dim, scores, stride,
+                      panel_width<T>(a.keys));
   else
     for (i64 r = 0; r < w.count; r++)
       for (i64 j = 0; j < width; j++) scores[r * stride + j] = T(a.scale) * dot<T>(q + r * q_stride, k + j * a.k.l, a.dim);
@@ -85,19 +90,82 @@ inline Edge edge_from(const Alpha& a, double x) {
   return e;
 }
 
+// The weights of rows of few keys, a row of `keys` numbers each, by the kernels of the mappings: these take a vector of rows
+// at once. What causality hides is -inf.
+template <class T> const T* short_rows(const Attention& a, const Rows& w, const T* scores, i64 stride, char*& scratch) {
+  T *x = carve<T>(scratch, a.tile * a.keys), *p = carve<T>(scratch, a.tile * a.keys);
+  for (i64 r = 0; r < w.count; r++) {
+    const i64 n = keys_of(a, w.first + r);
+    __builtin_memcpy(x + r * a.keys, scores + r * stride, n * sizeof(T));
+    fill<T>(x + r * a.keys + n, a.keys - n, -T(__builtin_inf()));
+  }
+  const double* alpha = a.alpha.data ? a.alpha.data + w.b * a.alpha.b + w.h * a.alpha.h + w.first * a.alpha.l : nullptr;
+  const parsimax::MapArgs args{x, p, {alpha, true, a.alpha.l, a.alpha_value}, a.keys, false};
+  parsimax::TABLE(rows, ISA).map[0](&args, 0, w.count, scratch);
+  return p;
+}
+
+template <class S> struct Forward {
+  using T = Compute<S>;
+  const Attention& a;
+  const i64 stride;
+  Rows w;
+  T *scores, *weight;
+  int32_t* index;
+
+  // The support of a row goes into weight and index, and its size is the result, -1 for NaN. If the support is a large part
+  // of the row, `whole`, the weights stand in place of the scores too.
+  i64 from_weights(const T* p, i64 n, T* s, bool& whole) {
+    if (p[0] != p[0]) return -1;
+    T* end = weight;
+    for (i64 j = 0; j < n; j += W<T>) {
+      const V<T> v = load<T>(p + j, n - j, T(0));
+      const unsigned in = gt_bits<T>(v, V<T>{});
+      push_index<T>(index + (end - weight), j, in);
+      end = push<T>(end, v, in);
+    }
+    const i64 count = end - weight;
+    whole = dense(count, n) && count <= parsimax::CAP;
+    if (whole) __builtin_memcpy(s, p, n * sizeof(T));
+    return count;
+  }
+  i64 from_scores(T* s, i64 n, i64 r, bool& whole) {
+    const Alpha alpha = alpha_of(a, w.b, w.h, w.first + r);
+    const auto found = row_support<T>(s, n, alpha, weight, index);
+    if (found.status != FOUND) return found.status == NOT_A_NUMBER ? -1 : 0;
+    a.state[2 * w.row(a, r)] = found.max;
+    a.state[2 * w.row(a, r) + 1] = edge_number(alpha, found.edge);
+    i64 count = 0;
+    whole = !found.index && dense(count = count_positive<T>(weight, n), n);
+    if (whole) __builtin_memcpy(s, weight, n * sizeof(T));
+    if (whole && count > a.cap) return count;  // nobody asks for its support
+    count = compact<T>(found, index);
+    if (!whole && dense(count, n)) {
+      fill<T>(s, n, 0);
+      for (i64 j = 0; j < count; j++) s[index[j]] = weight[j];
+      whole = true;
+    }
+    return count;
+  }
+};
+
 template <class S> void forward(const Attention& a, i64 task, void* scratch_) {
   using T = Compute<S>;
   const i64 tiles = (a.queries + a.tile - 1) / a.tile, stride = parsimax::score_stride(a.keys);
-  const Rows w = rows_of(a, task / tiles, task % tiles);
   char* scratch = (char*)scratch_;
+  const Rows w = rows_of(a, task / tiles, task % tiles);
   T* scores = carve<T>(scratch, a.tile * stride);
   T* weight = (T*)carve<double>(scratch, stride + PAD);
   int32_t* index = carve<int32_t>(scratch, stride + PAD);
+  Forward<S> f{a, stride, w, scores, weight, index};
   S* result = (S*)a.out + w.row(a, 0) * a.value_dim;
   T* out = same<S, T> ? (T*)result : carve<T>(scratch, a.tile * a.value_dim);
   const S* v = at<S>(a.v, w.b, w.kv, 0);
   const auto q = widened<T>(at<S>(a.q, w.b, w.h, w.first), a.q.l, w.count, a.dim, carve<T>(scratch, same<S, T> ? 0 : a.tile * a.dim));
   score<S, T>(a, w, q.data, q.stride, scores, stride);
+  const T* short_p = nullptr;
+  if constexpr (same<T, float>)
+    if (parsimax::is_short(a)) short_p = short_rows<T>(a, w, scores, stride, scratch);
 
   i64 run = 0;  // dense rows just before r, their weights written over their scores
   const auto finish_run = [&](i64 r) {
@@ -109,37 +177,22 @@ template <class S> void forward(const Attention& a, i64 task, void* scratch_) {
   const i64 width = keys_of(a, w.first + w.count - 1);
   for (i64 r = 0; r < w.count; r++) {
     const i64 n = keys_of(a, w.first + r), row = w.row(a, r);
-    T* s = scores + r * stride;
-    const Alpha alpha = alpha_of(a, w.b, w.h, w.first + r);
-    const auto found = row_support<T>(s, n, alpha, weight, index);
-    T* o = out + r * a.value_dim;
-    i64 count = 0;
-    bool whole = false;  // the weights lie in their columns
-    if (found.status == FOUND) {
-      a.state[2 * row] = found.max;
-      a.state[2 * row + 1] = edge_number(alpha, found.edge);
-      whole = !found.index && dense(count = count_positive<T>(weight, n), n);
-      if (!whole || count <= a.cap) {
-        if (whole) __builtin_memcpy(s, weight, n * sizeof(T));
-        count = compact<T>(found, index);
-      }
-      if (count <= a.cap) {
-        __builtin_memcpy(a.index + row * a.cap, index, count * sizeof(int32_t));
-        __builtin_memcpy((T*)a.weight + row * a.cap, weight, count * sizeof(T));
-      }
+    T *s = scores + r * stride, *o = out + r * a.value_dim;
+    bool whole = false;
+    i64 count = short_p ? f.from_weights(short_p + r * a.keys, n, s, whole) : 0;
+    if (!short_p || count > parsimax::CAP) count = f.from_scores(s, n, r, whole);  // a backward asks for such a row's edge
+    a.count[row] = int32_t(count);
+    if (count > 0 && count <= a.cap) {
+      __builtin_memcpy(a.index + row * a.cap, index, count * sizeof(int32_t));
+      __builtin_memcpy((T*)a.weight + row * a.cap, weight, count * sizeof(T));
     }
-    a.count[row] = found.status == NOT_A_NUMBER ? -1 : count;
-    if (whole || dense(count, n)) {
-      if (!whole) {
-        fill<T>(s, n, 0);
-        for (i64 j = 0; j < count; j++) s[index[j]] = weight[j];
-      } else if (count > a.cap) __builtin_memcpy(s, weight, n * sizeof(T));
+    if (whole) {
       fill<T>(s + n, width - n, 0);
       run++;
       continue;
     }
     finish_run(r);
-    if (found.status == NOT_A_NUMBER) fill<T>(o, a.value_dim, T(__builtin_nan("")));
+    if (count < 0) fill<T>(o, a.value_dim, T(__builtin_nan("")));
     else combine<T>(count, weight, index, v, a.v.l, a.value_dim, o);
   }
   finish_run(w.count);
@@ -276,7 +329,8 @@ template <class S> struct Backward {
     const i64 rows = last - first, width = keys_of(a, w.first + last - 1);
     T *p = scores + first * stride, *g = grads + first * stride;
     const i64 panels = which * parsimax::padded_keys(a.keys) * a.value_dim;
-    product_packed<T>(rows, width, a.value_dim, T(1), grad(first), grad_rows.stride, (const T*)a.value_panels + panels, g, stride);
+    product_packed<T>(rows, width, a.value_dim, T(1), grad(first), grad_rows.stride, (const T*)a.value_panels + panels, g, stride,
+                      panel_width<T>(a.keys));
     for (i64 r = first; r < last; r++) {
       const i64 n = keys_of(a, w.first + r);
       T *pr = scores + r * stride, *gr = grads + r * stride;
@@ -306,8 +360,6 @@ template <class S> void backward(const Attention& a, i64 task, void* scratch) {
 }
 }  // namespace
 
-#define CAT(a, b) a##b
-#define TABLE(isa) CAT(attention_, isa)
 #define TYPES(f) {f<float>, f<double>, f<bf16>, f<f16>}
-const parsimax::AttentionKernels parsimax::TABLE(ISA) = {
+const parsimax::AttentionKernels parsimax::TABLE(attention, ISA) = {
     TYPES(pack), TYPES(forward), TYPES(backward)};

@@ -13,6 +13,8 @@ constexpr int MR = 6, NV = 4;
 constexpr int MR = 4, NV = 2;
 #endif
 template <class T> constexpr i64 NR = NV * W<T>;  // columns of a packed panel
+// Few columns in all make one narrow panel.
+template <class T> inline i64 panel_width(i64 cols) { return cols <= W<T> ? W<T> : cols <= 2 * W<T> ? 2 * W<T> : NR<T>; }
 
 enum class Into { set, add };
 
@@ -59,10 +61,14 @@ inline void strip(i64 rows, const T* a, i64 a_row, i64 a_col, const T* b, i64 ld
                      scale, into);
 }
 
-// Scores: C[rows, cols] = scale * A B with B packed in panels of NR columns, zero-filled past the last column. C is
+// Scores: C[rows, cols] = scale * A B with B packed in panels of `width` columns, zero-filled past the last column. C is
 // written up to the end of the last panel.
 template <class T>
-void product_packed(i64 rows, i64 cols, i64 depth, T scale, const T* a, i64 a_row, const T* panels, T* c, i64 ldc) {
+void product_packed(i64 rows, i64 cols, i64 depth, T scale, const T* a, i64 a_row, const T* panels, T* c, i64 ldc, i64 width = NR<T>) {
+  if (width < NR<T>) {
+    if (width == W<T>) return strip<T, 1>(rows, a, a_row, 1, panels, width, c, ldc, depth, scale, Into::set);
+    return strip<T, 2>(rows, a, a_row, 1, panels, width, c, ldc, depth, scale, Into::set);
+  }
   for (i64 j = 0; j < cols; j += NR<T>)
     strip<T, NV>(rows, a, a_row, 1, panels + j * depth, NR<T>, c + j, ldc, depth, scale, Into::set);
 }
@@ -115,15 +121,15 @@ template <class T, int STEP = 1> inline void transpose(V<T>* v) {  // W vectors,
   }
 }
 
-// Panel of B^T: the rows x, x + stride, ... (n of them, depth numbers each; depth a multiple of W) become columns, NR to
-// a panel.
-template <class T, class S> void pack_panel(const S* x, i64 stride, i64 n, i64 depth, T* panel) {
-  for (i64 j = 0; j < NR<T>; j += W<T>)
+// Panel of B^T: the rows x, x + stride, ... (n of them, depth numbers each; depth a multiple of W) become columns, `width`
+// to a panel.
+template <class T, class S> void pack_panel(const S* x, i64 stride, i64 n, i64 depth, T* panel, i64 width = NR<T>) {
+  for (i64 j = 0; j < width; j += W<T>)
     for (i64 k = 0; k < depth; k += W<T>) {
       V<T> block[W<T>];
       for (int i = 0; i < W<T>; i++) block[i] = j + i < n ? load<T>(x + (j + i) * stride + k) : V<T>{};
       transpose<T>(block);
-      for (int i = 0; i < W<T>; i++) store<T, T>(panel + (k + i) * NR<T> + j, block[i]);
+      for (int i = 0; i < W<T>; i++) store<T, T>(panel + (k + i) * width + j, block[i]);
     }
 }
 }  // namespace
