@@ -103,7 +103,7 @@ def run_one(
     done = json.loads(results.read_text()) if results.exists() else {}
     if "val" not in done:
         print(f"{time.strftime('%H:%M')} {folder}", flush=True)
-        if (folder / "checkpoints" / "last.ckpt").exists():
+        if (folder / "run.json").exists():
             command("train", "--resume", str(folder))
         else:
             config = CONFIGS / recipe / "configs" / f"{grid.config}.yaml"

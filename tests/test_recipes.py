@@ -223,3 +223,63 @@ def test_list_and_config_do_not_wait_for_torch():
 def test_every_shipped_config_fits_its_recipe(path):
     settings = find(path.parent.parent.name).settings()
     assert changed(settings, from_yaml(path)) != settings
+
+
+def test_predict_numbers_its_lines_and_refuses_unknown_languages(tmp_path, capsys, monkeypatch):
+    data = small_data(tmp_path / "data")
+    (data / "aa-train-medium").write_bytes(
+        b"\xef\xbb\xbf" + (data / "aa-train-medium").read_bytes()
+    )  # a byte-order mark
+    assert cli.main(["train", "inflection", *quick("inflection"), f"data.root={data}", "--run", "run"]) == 0
+    assert "\ufeff" not in (Path("run") / "vocabulary.json").read_text(encoding="utf-8")
+    capsys.readouterr()
+    for bad, said in (("zz\twort\tN", "'zz'"), ("wort\tN", "by tabs"), ("", "by tabs")):
+        monkeypatch.setattr(sys, "stdin", ["aa\twort1\tN;PL\n", f"{bad}\n"])
+        assert cli.main(["predict", "run"]) == 2
+        out = capsys.readouterr()
+        assert len(out.out.splitlines()) == 1 and "input, line 2" in out.err and said in out.err
+
+
+def test_a_run_may_be_moved_and_opened_from_elsewhere(tmp_path, capsys, monkeypatch):
+    small_data(tmp_path / "data")
+    assert cli.main(["train", "inflection", *quick("inflection"), "data.root=data", "--run", "run"]) == 0
+    (tmp_path / "other").mkdir()
+    Path("run").rename("moved")
+    monkeypatch.chdir(tmp_path / "other")
+    results = json.loads((tmp_path / "moved" / "results.json").read_text())
+    assert cli.main(["eval", str(tmp_path / "moved"), "--split", "val", "--checkpoint", "last"]) == 0
+    after = json.loads((tmp_path / "moved" / "results.json").read_text())
+    assert after["val"] == results["val"] and "val, last checkpoint" in after
+    before = weights(tmp_path / "moved")
+    assert cli.main(["train", "--resume", str(tmp_path / "moved")]) == 0  # it has ended: nothing is trained
+    assert all(torch.equal(value, before[name]) for name, value in weights(tmp_path / "moved").items())
+    again = json.loads((tmp_path / "moved" / "results.json").read_text())["val"]
+    assert again["training seconds"] == results["val"]["training seconds"] > 0
+
+
+def test_a_run_that_lost_patience_is_not_trained_on(tmp_path, capsys):
+    words = [*quick("inflection"), "steps=40", "eval_every=2", "patience=2", "lr=0"]
+    words = [word for word in words if word not in ("steps=6", "eval_every=3")]
+    assert cli.main(["train", "inflection", *words, "--run", "run"]) == 0
+
+    def step():
+        return torch.load(Path("run") / "checkpoints" / "last.ckpt", weights_only=False)["global_step"]
+
+    stopped = step()
+    assert stopped < 40
+    assert cli.main(["train", "--resume", "run"]) == 0
+    assert step() == stopped
+
+
+@pytest.mark.parametrize(
+    "words, said",
+    [
+        (["languages=german"], "data.root"),
+        (["steps=20", "train.steps=10"], "twice"),
+        (["lr=inf"], "at most"),
+        (["seed=99999999999999999"], "at most"),
+    ],
+)
+def test_settings_that_cannot_be_meant(words, said, capsys):
+    assert cli.main(["train", "inflection", *words]) == 2
+    assert said in capsys.readouterr().err and not Path("runs").exists()

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from parsimax.recipes.seq2seq.codec import BOS, EOS, PAD
+from parsimax.recipes.seq2seq.evaluate import scores, spread
 from parsimax.recipes.seq2seq.exact import exact
 from parsimax.recipes.seq2seq.examples import padded
 from parsimax.recipes.seq2seq.lstm import Lstm
@@ -219,3 +220,24 @@ def test_exact_search_puts_the_best_in_front_of_the_beams_outputs():
             better += 1
             assert sure.hypotheses[1] is found.best
     assert better > 0
+
+
+def test_a_search_that_ends_nowhere_is_no_empty_output():
+    model = sharpened(lstm(CHOICES["entmax"], size=9), 0, end=-100.0)
+    (found,) = beam(model, torch.tensor([[5, 6, EOS]]), 2, 3)
+    assert not found.ended and not found.exact and found.best.tokens == ()
+    ending = sharpened(lstm(CHOICES["entmax"], size=9), 0, end=100.0)
+    (found,) = beam(ending, torch.tensor([[5, 6, EOS]]), 2, 3)
+    assert found.ended and found.exact and found.best.tokens == ()
+
+
+@pytest.mark.parametrize("count, most", [(9100, 200), (63, 32), (33, 32), (5, 32), (1, 1), (0, 3)])
+def test_what_is_measured_is_spread_over_all_examples(count, most):
+    places = spread(count, most)
+    assert len(places) <= most and places == sorted(set(places))
+    assert not count or (places[0] == 0 and count - places[-1] <= math.ceil(count / most))
+
+
+def test_single_words_have_no_bleu():
+    assert scores(["ja", "nein"], ["ja", "nein"]) == {"chrF": 100.0}
+    assert math.isclose(scores(["das ist ein Haus"], ["das ist ein Haus"])["BLEU"], 100)

@@ -56,6 +56,8 @@ def _recipe(options: argparse.Namespace) -> int:
         case "predict":
             from .recipes.kit.recipe import Wanted
 
+            if hasattr(sys.stdin, "reconfigure"):
+                sys.stdin.reconfigure(encoding="utf-8", errors="strict")
             wanted = Wanted(options.nbest, options.exact, options.json)
             commands.predict(options.run_folder, options.checkpoint, sys.stdin, wanted)
         case "report":
@@ -124,6 +126,8 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: list[str] | None = None) -> int:
+    if hasattr(sys.stdout, "reconfigure"):
+        sys.stdout.reconfigure(errors="replace")  # a terminal may lack α
     options, rest = parser().parse_known_args(arguments)
     if rest and getattr(options, "command", None) == "train" and not any(word.startswith("-") for word in rest):
         options.settings += rest  # argparse gives up on settings that stand behind an option

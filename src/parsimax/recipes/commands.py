@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 import os
+import pickle
 import shutil
 import sys
 import textwrap
-import time
+import zipfile
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -49,7 +50,7 @@ def train(name: str, words: list[str], config: Path | None, folder: Path | None)
     if config is not None:
         settings = changed(settings, from_yaml(config), f"{config}: ")
     settings = changed(settings, words_of(words))
-    check_data_root(settings)
+    check_data_root(settings, entry.settings())
     _need("lightning", "yaml", "sacrebleu", "tokenizers")
     if (given := os.environ.get("PARSIMAX_RUN")) and os.environ.get("LOCAL_RANK", "0") != "0":
         run = runs.Run(Path(given))  # another process of the same training: the first one made the folder
@@ -70,6 +71,7 @@ def resume(folder: Path) -> None:
     run = runs.open_run(folder)
     entry = find(run.recipe)
     settings = run.settings(entry.settings())
+    check_data_root(settings, settings)
     recipe = entry.recipe()
     if not run.last.exists():
         print(f"{folder} has no checkpoint yet: it begins again", flush=True)
@@ -80,21 +82,25 @@ def resume(folder: Path) -> None:
 
 def evaluate(folder: Path, split: str, checkpoint: str) -> None:
     run, entry, settings, task = _restored(folder, checkpoint)
+    check_data_root(settings, settings)
     figures = entry.recipe().evaluate(task, settings, split, _progress)
     _clear()
-    run.add_results(split, {**figures, "checkpoint": checkpoint})
+    run.add_results(split if checkpoint == "best" else f"{split}, last checkpoint", figures)
     print(f"{folder}, {split}, {checkpoint} checkpoint")
     print_figures(figures)
 
 
 def predict(folder: Path, checkpoint: str, lines: Iterable[str], wanted: Wanted) -> None:
     _, entry, settings, task = _restored(folder, checkpoint)
-    for output in entry.recipe().predict(task, settings, (line.rstrip("\r\n") for line in lines), wanted):
+    for output in entry.recipe().predict(
+        task, settings, (line.rstrip("\r\n").removeprefix("\ufeff") for line in lines), wanted
+    ):
         print(output, flush=True)
 
 
 def report(folder: Path, out: Path | None, checkpoint: str) -> None:
     run, entry, settings, task = _restored(folder, checkpoint)
+    check_data_root(settings, settings)
     for path in entry.recipe().report(task, settings, run, out or folder / "report"):
         print(path)
 
@@ -129,16 +135,21 @@ def print_table(rows: list[list[str]]) -> None:
         print("  ".join(cells).rstrip())
 
 
-def check_data_root(settings: Any) -> None:
+OF_FILES = ("languages", "size", "source", "target")  # settings of the data that the embedded default does not have
+
+
+def check_data_root(settings: Any, defaults: Any) -> None:
     root = settings.data.root
     if root is not None and not root.is_dir():
         raise SettingsError(f"data.root: {root} is not a folder; leave it out for the embedded data")
+    for name in OF_FILES:
+        if root is None and getattr(settings.data, name, None) != getattr(defaults.data, name, None):
+            raise SettingsError(f"data.{name} chooses among files: give their folder too, data.root=PATH")
 
 
 def _fit(entry: Entry, settings: Any, run: runs.Run, task: Any, resume: bool) -> None:
     from .kit.training import fit
 
-    began = time.perf_counter()
     try:
         fit(task, run, resume)
     except KeyboardInterrupt:
@@ -147,13 +158,12 @@ def _fit(entry: Entry, settings: Any, run: runs.Run, task: Any, resume: bool) ->
         raise
     if os.environ.get("LOCAL_RANK", "0") != "0":
         return
-    seconds = time.perf_counter() - began
     best = entry.recipe().restore(settings, run, run.best)
     figures = entry.recipe().evaluate(best, settings, "val", _progress)
     figures |= {**entry.recipe().speed(task, settings), **task.pace()}
     _clear()
-    run.add_results("val", {**figures, "checkpoint": "best", "training seconds": seconds})
-    print(f"{run.folder}: trained in {seconds:.0f} s; on the validation data, with the best checkpoint:")
+    run.add_results("val", figures)
+    print(f"{run.folder}: on the validation data, with the best checkpoint:")
     print_figures(figures)
 
 
@@ -164,7 +174,10 @@ def _restored(folder: Path, checkpoint: str) -> tuple[runs.Run, Entry, Any, Any]
     path = run.best if checkpoint == "best" else run.last
     if not path.exists():
         raise SettingsError(f"{path} does not exist: the run has not come to its first validation")
-    return run, entry, settings, entry.recipe().restore(settings, run, path)
+    try:
+        return run, entry, settings, entry.recipe().restore(settings, run, path)
+    except (pickle.UnpicklingError, EOFError, zipfile.BadZipFile) as error:
+        raise SettingsError(f"{path} cannot be read, it is damaged: {error}") from None
 
 
 def _remove(run: runs.Run) -> None:

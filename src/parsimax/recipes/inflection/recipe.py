@@ -37,13 +37,16 @@ class Inflection(TextRecipe):
         own = settings.model
         return Lstm(codec.size, own.width, own.layers, own.dropout, own.attention, own.output, own.tied)
 
-    def read(self, line: str) -> str:
-        """``language TAB lemma TAB tags``; with two columns the language is the embedded one."""
+    def read(self, line: str, codec: Codec) -> str:
+        """``language TAB lemma TAB tags``; with two columns the language is the embedded one, if the run has it."""
+        assert isinstance(codec, Symbols)
         columns = line.split("\t")
-        if len(columns) == 2:
+        if len(columns) == 2 and f"<{EMBEDDED}>" in codec.index:
             columns = [EMBEDDED, *columns]
         if len(columns) != 3 or not all(columns):
-            raise DataError(f"a line of input is language, lemma and tags by tabs, got {line!r}")
+            raise DataError(f"it must be language, lemma and tags by tabs, got {line!r}")
+        if f"<{columns[0]}>" not in codec.index:
+            raise DataError(f"the run has not seen the language {columns[0]!r}")
         return "\t".join(columns)
 
 

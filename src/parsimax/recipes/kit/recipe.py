@@ -22,7 +22,7 @@ class Train:
 
     steps: int = setting(2000, "optimiser steps at most", low=1)
     batch_tokens: int = setting(2048, "tokens of a batch: examples × the longest of them", low=1)
-    lr: float = setting(1e-3, "peak learning rate of Adam", low=0)
+    lr: float = setting(1e-3, "peak learning rate of Adam", low=0, high=10)
     alpha_lr: float = setting(5.0, "that of learned α, as a multiple of lr", low=0)
     warmup: int = setting(200, "steps in which the rate rises; after them it falls", low=0)
     decay: Literal["cosine", "inverse-sqrt", "none"] = setting("cosine", "how the rate falls after the warm-up")
@@ -30,7 +30,7 @@ class Train:
     weight_decay: float = setting(0.0, "of AdamW", low=0)
     eval_every: int = setting(200, "steps between validations, each with a checkpoint", low=1)
     patience: int = setting(0, "stop after so many validations without a better one; 0 goes on", low=0)
-    seed: int = setting(1, "of weights, order and dropout", low=0)
+    seed: int = setting(1, "of weights, order and dropout", low=0, high=2**31 - 1)
     precision: Literal["32-true", "bf16-mixed"] = setting("32-true", "of Lightning")
     devices: int = setting(1, "processes", low=1)
     strategy: Literal["auto", "ddp"] = setting("auto", "ddp trains with several processes")

@@ -65,14 +65,17 @@ class Run:
         return results
 
     def add_results(self, split: str, figures: Mapping[str, Any]) -> None:
-        """Keep the figures of a split beside those of the others."""
-        write(self.results, json.dumps({**self.read_results(), split: dict(figures)}, indent=1, ensure_ascii=False))
+        """Keep the figures of a split beside those of the others; those that are not measured again stay."""
+        known = self.read_results()
+        fresh = {name: None if value != value else value for name, value in figures.items()}  # JSON has no NaN
+        known[split] = {**known.get(split, {}), **fresh}
+        write(self.results, json.dumps(known, indent=1, ensure_ascii=False))
 
 
 def create(recipe: str, settings: Any, folder: Path | None = None) -> Run:
     """A new folder: the one that is named, which must not hold anything, or the next number under ``runs/recipe``."""
     if folder is None:
-        folder = next(free(Path("runs") / recipe))
+        folder = _next_folder(Path("runs") / recipe)
     elif folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise SettingsError(
             f"{folder} exists and is not overwritten; go on with it by `parsimax train --resume {folder}`, "
@@ -83,6 +86,16 @@ def create(recipe: str, settings: Any, folder: Path | None = None) -> Run:
     write(run.config, to_yaml(settings))
     write(run.about, json.dumps({"recipe": recipe, **versions()}, indent=1))
     return run
+
+
+def _next_folder(parent: Path) -> Path:
+    for folder in free(parent):
+        try:
+            folder.mkdir(parents=True)
+        except FileExistsError:  # another training was quicker
+            continue
+        return folder
+    raise AssertionError
 
 
 def open_run(folder: Path) -> Run:

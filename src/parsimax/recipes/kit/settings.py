@@ -67,8 +67,14 @@ def changed(settings: S, words: Mapping[str, Any], source: str = "") -> S:
     A key may leave out its group where that is clear: ``steps=10`` is ``train.steps=10``.
     """
     known = {leaf.key: leaf for leaf in leaves(settings)}
+    given: dict[str, str] = {}
     for word, value in words.items():
+        if value is None and any(key.startswith(f"{word}.") for key in known):
+            continue  # a group of a file with nothing in it
         key = _full(word, known, source)
+        if key in given:
+            raise SettingsError(f"{source}{key} is given twice, as {given[key]} and as {word}")
+        given[key] = word
         settings = _put(settings, key.split("."), _read(value, known[key], source))
     return settings
 
@@ -205,7 +211,7 @@ def _convert(value: Any, kind: Any) -> Any:
     if value is None or isinstance(value, bool) or (kind is Path and value in ("", "none", "null")):
         raise ValueError
     if kind is Path:
-        return Path(value).expanduser()
+        return Path(value).expanduser().absolute()  # a run may be opened from elsewhere
     made = kind(value)
     if made != made or (kind is int and isinstance(value, float) and made != value):
         raise ValueError

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import gzip
 from pathlib import Path
 
@@ -26,6 +27,7 @@ def lines(path: Path) -> list[str]:
         content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
     except (OSError, EOFError) as error:
         raise DataError(f"cannot read {path}: {error}") from None
+    content = content.removeprefix(codecs.BOM_UTF8)
     if not content.strip():
         raise DataError(f"{path} is empty")
     found = []
@@ -60,5 +62,5 @@ def parallel(source: Path, target: Path) -> list[tuple[str, str]]:
     for number, (one, other) in enumerate(zip(left, right, strict=True), 1):
         for path, line in ((source, one), (target, other)):
             if not line.strip():
-                raise DataError(f"{path}, line {number}: empty, and its partner is not; remove both lines")
+                raise DataError(f"{path}, line {number}: empty; remove this line in both files")
     return list(zip(left, right, strict=True))

@@ -47,6 +47,7 @@ class Trained(L.LightningModule):
         self.sizes, self.make = sizes, make
         self._since: float | None = None
         self._paces: list[float] = []
+        self.seconds = 0.0  # of training, those before a resumption too
 
     def loss(self, batch: Any) -> Tensor:
         raise NotImplementedError
@@ -92,10 +93,19 @@ class Trained(L.LightningModule):
         now = time.perf_counter()
         if self._since is not None:
             self._paces.append(now - self._since)
+            self.seconds += now - self._since
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        checkpoint["training seconds"] = self.seconds
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        self.seconds = checkpoint.get("training seconds", 0.0)
 
     def pace(self) -> dict[str, float]:
-        """Milliseconds of a training step, the median without the time between steps."""
-        return {"step ms": 1000 * statistics.median(self._paces)} if self._paces else {}
+        """Milliseconds of a training step, the median without the time between steps, and seconds of all steps."""
+        if not self._paces:
+            return {}
+        return {"step ms": 1000 * statistics.median(self._paces), "training seconds": self.seconds}
 
     def configure_optimizers(self) -> Any:
         settings = self.train_settings
@@ -198,16 +208,41 @@ class Interrupt(Callback):
             signal.signal(signal.SIGINT, self.before)
 
 
+class Checkpoint(ModelCheckpoint):
+    """Knows what it saved also after the run's folder was moved."""
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        before, now = state_dict["dirpath"], str(self.dirpath)
+
+        def moved(value: Any) -> Any:
+            if isinstance(value, dict):
+                return {moved(key): one for key, one in value.items()}
+            return value.replace(before, now, 1) if isinstance(value, str) and value.startswith(before) else value
+
+        super().load_state_dict({name: moved(value) for name, value in state_dict.items()})
+
+
+def _ended(saved: dict[str, Any], settings: Train) -> bool:
+    """Whether training is over: all steps are done, or patience is."""
+    stops = [state for name, state in saved["callbacks"].items() if name.startswith("EarlyStopping")]
+    return saved["global_step"] >= settings.steps or any(stop["wait_count"] >= stop["patience"] for stop in stops)
+
+
 def fit(model: Trained, run: Run, resume: bool = False, bar: bool | None = None) -> None:
     """Train ``model`` into ``run``; with ``resume`` from its last checkpoint."""
     settings = model.train_settings
     checkpoint = run.last if resume else None
-    step = torch.load(run.last, weights_only=False, map_location="cpu")["global_step"] if checkpoint else None
+    saved = torch.load(run.last, weights_only=False, map_location="cpu") if checkpoint else None
+    step = saved["global_step"] if saved else None
+    if saved and _ended(saved, settings):
+        model.on_load_checkpoint(saved)
+        model.load_state_dict(saved["state_dict"])
+        return
     interrupt = Interrupt()
     kept: dict[str, Any] = {"enable_version_counter": False, "save_on_train_epoch_end": False}
     callbacks: list[Callback] = [
-        ModelCheckpoint(run.best.parent, run.best.stem, model.monitor, mode=model.mode, **kept),
-        ModelCheckpoint(run.last.parent, run.last.stem, **kept),  # after every validation, better or not
+        Checkpoint(run.best.parent, run.best.stem, model.monitor, mode=model.mode, **kept),
+        Checkpoint(run.last.parent, run.last.stem, **kept),  # after every validation, better or not
         interrupt,
     ]
     if settings.patience:

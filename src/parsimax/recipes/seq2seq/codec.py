@@ -97,6 +97,7 @@ class Pieces(Codec):
 
     def __init__(self, tokenizer: Any, lowercase: bool) -> None:
         self.tokenizer, self.lowercase = tokenizer, lowercase
+        tokenizer.encode_special_tokens = True  # a text that says <s> does not mean it
 
     @classmethod
     def learn(cls, pairs: Iterable[tuple[str, str]], size: int, lowercase: bool) -> Pieces:

@@ -25,6 +25,11 @@ RECORDED = 32  # examples whose attention is measured
 TOKENS = 8192  # of a batch without gradients
 
 
+def spread(count: int, most: int) -> list[int]:
+    """At most ``most`` places over all examples: data may be sorted, say by language."""
+    return list(range(0, count, max(1, math.ceil(count / most))))
+
+
 def evaluate(
     model: Seq2Seq, codec: Codec, examples: Examples, search: Search, show: Callable[[str], None]
 ) -> dict[str, Any]:
@@ -41,7 +46,8 @@ def evaluate(
         "edit distance": statistics.fmean(edits(one, other) for one, other in zip(outputs, wanted, strict=True)),
         **scores(outputs, wanted),
         "beam proved exact": statistics.fmean(one.exact for one in found),
-        "empty outputs": statistics.fmean(not output for output in outputs),
+        "empty outputs": statistics.fmean(not text and one.ended for text, one in zip(outputs, found, strict=True)),
+        "unfinished outputs": statistics.fmean(not one.ended for one in found),
         "sentences a second": len(examples) / seconds,
     }
     if search.exact_budget:
@@ -69,23 +75,26 @@ def decode(model: Seq2Seq, examples: Examples, search: Search, show: Callable[[s
 def proved(
     model: Seq2Seq, examples: Examples, search: Search, found: Sequence[Found], show: Callable[[str], None]
 ) -> dict[str, float]:
-    """Exact search of the first examples: how often it ends in its budget, and how often the beam had the best."""
-    results = []
-    for index in range(min(PROVED, len(examples))):
+    """Exact search of some examples: how often it ends in its budget, and how often the beam had the best."""
+    sure = []
+    chosen = spread(len(examples), PROVED)
+    for number, index in enumerate(chosen, 1):
         source = torch.tensor([*examples.source[index], EOS])
-        results.append(exact(model, source, search.longest, search.exact_budget, found[index].best))
-        show(f"searched {index + 1} of {min(PROVED, len(examples))} exactly")
-    sure = [(one, other) for one, other in zip(results, found, strict=False) if one.exact]
-    share = statistics.fmean(one.best.tokens == other.best.tokens for one, other in sure) if sure else math.nan
-    return {"exact search ended": len(sure) / len(results), "beam was the best there": share}
+        one, other = exact(model, source, search.longest, search.exact_budget, found[index].best), found[index]
+        if one.exact:
+            sure.append(other.ended and one.best.tokens == other.best.tokens)
+        show(f"searched {number} of {len(chosen)} exactly")
+    share = statistics.fmean(sure) if sure else math.nan
+    return {"exact search ended": len(sure) / len(chosen), "beam was the best there": share}
 
 
 @torch.no_grad()
 def next_tokens(model: Seq2Seq, examples: Examples) -> float:
     """How many tokens have a probability above 0 at a step of the right output."""
     possible = steps = 0
-    for indices in in_order(examples.sizes[:200], TOKENS):
-        batch = examples.batch(indices)
+    places = spread(len(examples), 200)
+    for group in in_order([examples.sizes[place] for place in places], TOKENS):
+        batch = examples.batch([places[index] for index in group])
         real = batch.wanted != PAD
         possible += int((model.output(model(batch.source, batch.entered)[real]) > 0).sum())
         steps += int(real.sum())
@@ -93,8 +102,8 @@ def next_tokens(model: Seq2Seq, examples: Examples) -> float:
 
 
 def recorded(model: Seq2Seq, codec: Codec, examples: Examples, count: int = RECORDED) -> Recording:
-    """The attention of the first examples, each with its right output."""
-    indices = list(range(0, len(examples), max(1, len(examples) // count)))[:count]
+    """The attention of some examples, each with its right output."""
+    indices = spread(len(examples), count)
     batch = examples.batch(indices)
     sources = [[*codec.tokens(examples.source[index]), "</s>"] for index in indices]
     targets = [["<s>", *codec.tokens(examples.target[index])] for index in indices]
@@ -121,13 +130,12 @@ def attention_figures(model: Seq2Seq, codec: Codec, examples: Examples) -> dict[
 
 
 def scores(outputs: list[str], wanted: list[str]) -> dict[str, float]:
-    """Corpus BLEU and chrF of sacrebleu."""
+    """Corpus BLEU and chrF of sacrebleu; no BLEU where no output has four words."""
     import sacrebleu
 
-    return {
-        "BLEU": sacrebleu.corpus_bleu(outputs, [wanted]).score,
-        "chrF": sacrebleu.corpus_chrf(outputs, [wanted]).score,
-    }
+    bleu = sacrebleu.corpus_bleu(outputs, [wanted])
+    known = {"BLEU": bleu.score} if bleu.totals[-1] else {}
+    return {**known, "chrF": sacrebleu.corpus_chrf(outputs, [wanted]).score}
 
 
 def edits(one: str, other: str) -> int:

@@ -96,21 +96,28 @@ class TextRecipe(Recipe):
         return report(task.model, task.codec, examples, run, folder)
 
     def predict(self, task: Task, settings: Any, lines: Iterable[str], wanted: Wanted) -> Iterator[str]:
-        """In order, a group of lines at a time."""
+        """In order, a group of lines at a time. What stands before a line that is refused is still printed."""
         waiting: list[str] = []
-        for line in lines:
-            waiting.append(self.read(line))
+        refused = None
+        for number, line in enumerate(lines, 1):
+            try:
+                waiting.append(self.read(line, task.codec))
+            except DataError as error:
+                refused = DataError(f"input, line {number}: {error}")
+                break
             if len(waiting) == 256:
                 yield from outputs(task, waiting, settings.search, wanted)
                 waiting = []
         if waiting:
             yield from outputs(task, waiting, settings.search, wanted)
+        if refused:
+            raise refused
 
     def speed(self, task: Task, settings: Any) -> dict[str, float]:
         return beside_softmax(task, settings, self.build)
 
-    def read(self, line: str) -> str:
+    def read(self, line: str, codec: Codec) -> str:
         """A line of input as a source."""
         if not line.strip():
-            raise DataError("a line of the input is empty")
+            raise DataError("it is empty")
         return line

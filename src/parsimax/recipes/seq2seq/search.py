@@ -35,6 +35,11 @@ class Found:
     def best(self) -> Hypothesis:
         return self.hypotheses[0]
 
+    @property
+    def ended(self) -> bool:
+        """Whether there is an output at all: none may have ended within the longest length."""
+        return self.best.log_prob > -math.inf
+
 
 @torch.no_grad()
 def beam(model: Seq2Seq, source: Tensor, width: int, longest: int) -> list[Found]:

@@ -16,7 +16,7 @@ class Choice:
 
     mapping: Name = setting("entmax", "softmax, entmax with its alpha, sparsemax, or rsoftmax with its rate")
     alpha: float | Literal["learned"] = setting(
-        1.5, "of entmax: 1 is softmax, 2 sparsemax; learned is one per head, from a random start", low=1
+        1.5, "of entmax: 1 is softmax, 2 sparsemax; learned: one per head of attention, from a random start", low=1
     )
     rate: float = setting(0.8, "of rsoftmax: the share of zeros", low=0, high=1)
 

@@ -11,7 +11,7 @@ from ..kit.batches import in_order
 from ..kit.recipe import Train
 from ..kit.training import Trained
 from .codec import PAD, Codec
-from .evaluate import TOKENS
+from .evaluate import TOKENS, spread
 from .examples import Batch, Examples
 from .model import Seq2Seq
 from .search import beam
@@ -63,9 +63,9 @@ class Task(Trained):
             tokens += count
         right = judged = 0
         sizes = self.val.sizes
-        spread = list(range(0, len(sizes), max(1, len(sizes) // self.judged)))  # data may be sorted, say by language
-        for places in in_order([sizes[index] for index in spread], TOKENS):
-            indices = [spread[place] for place in places]
+        chosen = spread(len(sizes), self.judged)
+        for places in in_order([sizes[index] for index in chosen], TOKENS):
+            indices = [chosen[place] for place in places]
             source = self.val.batch(indices).source.to(self.device)
             for index, found in zip(indices, beam(self.model, source, 1, self.longest), strict=True):
                 right += list(found.best.tokens) == self.val.target[index]

@@ -11,7 +11,7 @@ from ..kit.settings import changed, flat
 from .model import Seq2Seq
 from .task import Task
 
-STEPS = 9
+STEPS = 16
 
 
 def softmax_words(settings: Any) -> dict[str, str]:
@@ -31,10 +31,11 @@ def beside_softmax(task: Task, settings: Any, build: Any) -> dict[str, float]:
     twin: Seq2Seq = build(changed(settings, words), task.codec).to(task.device)
     ratios = []
     batches = bucketed(task.sizes, settings.train.batch_tokens, settings.train.seed)[: STEPS + 1]
-    for indices in batches:
-        batch = task.make(indices)
-        own, other = (_seconds(model, batch, settings.model.smoothing) for model in (task.model, twin))
-        ratios.append(own / other)
+    for number, indices in enumerate(batches):
+        batch, seconds = task.make(indices), {}
+        for own in (True, False) if number % 2 else (False, True):  # who goes first changes
+            seconds[own] = _seconds(task.model if own else twin, batch, settings.model.smoothing)
+        ratios.append(seconds[True] / seconds[False])
     task.model.zero_grad(set_to_none=True)
     return {"step time / softmax": statistics.median(ratios[1:] or ratios)}  # the first warms up
 
