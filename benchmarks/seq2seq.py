@@ -128,12 +128,16 @@ def speed(recipe: str, folder: Path) -> dict[str, float]:
     return {"step time / softmax": 1.0, **entry.recipe().speed(task, settings)}
 
 
+def number(value: float) -> str:
+    return f"{value:.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+
+
 def shown(values: list[Any]) -> str:
     numbers = [value for value in values if isinstance(value, (int, float))]
     if not numbers:
         return "–"
-    mean = f"{statistics.fmean(numbers):.3g}"
-    return mean if len(numbers) == 1 else f"{mean} ({min(numbers):.3g}…{max(numbers):.3g})"
+    mean = number(statistics.fmean(numbers))
+    return mean if len(numbers) == 1 else f"{mean} ({number(min(numbers))}…{number(max(numbers))})"
 
 
 def page(recipe: str, grid: Grid, results: dict[str, list[dict[str, Any]]], call: str) -> str:
