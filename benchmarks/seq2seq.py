@@ -140,13 +140,19 @@ def shown(values: list[Any]) -> str:
     return mean if len(numbers) == 1 else f"{mean} ({number(min(numbers))}…{number(max(numbers))})"
 
 
+def cpu() -> str:
+    from parsimax.bench.report import machine
+
+    return machine()["cpu"]
+
+
 def page(recipe: str, grid: Grid, results: dict[str, list[dict[str, Any]]], call: str) -> str:
     lines = [
         f"# {recipe.capitalize()}: measured",
         "",
         f"Written by `{call}`; means over {len(grid.seeds)} seed(s), lowest and highest in brackets; test data; "
         "step time: forward and backward pass of the trained model beside the same model with softmax, in turns in one "
-        "process on 2 CPU cores.",
+        f"process on {cpu()}.",
         "",
         f"| {'output / attention' if recipe == 'inflection' else 'attention'} | {' | '.join(grid.columns.values())} |",
         "|---" * (len(grid.columns) + 1) + "|",

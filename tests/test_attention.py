@@ -113,6 +113,17 @@ def test_masks_and_lengths(path, mask, lengths):
         check(*draw(L=L, S=S), alpha=alpha, attn_mask=MASKS[mask](2, 4, L, S))
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16], ids=str)
+def test_without_keys_the_context_is_zero(path, dtype):
+    for _ in range(20):
+        poison = [torch.full((size,), math.nan) for size in (5_000, 50_000)]  # what scratch memory may hold
+        del poison
+        q, k, v = draw(S=0, dtype=dtype)
+        out = entmax_attention(q.requires_grad_(), k, v, alpha=1.5)
+        out.sum().backward()
+        assert (out == 0).all() and (q.grad == 0).all()
+
+
 @pytest.mark.parametrize("lengths", LENGTHS, ids=str)
 def test_causal(path, lengths):
     L, S = lengths

@@ -108,15 +108,14 @@ template <class T> const T* short_rows(const Attention& a, const Rows& w, const 
 template <class S> struct Forward {
   using T = Compute<S>;
   const Attention& a;
-  const i64 stride;
-  Rows w;
-  T *scores, *weight;
+  const Rows& w;
+  T* weight;
   int32_t* index;
 
   // The support of a row goes into weight and index, and its size is the result, -1 for NaN. If the support is a large part
   // of the row, `whole`, the weights stand in place of the scores too.
   i64 from_weights(const T* p, i64 n, T* s, bool& whole) {
-    if (p[0] != p[0]) return -1;
+    if (n && p[0] != p[0]) return -1;
     T* end = weight;
     for (i64 j = 0; j < n; j += W<T>) {
       const V<T> v = load<T>(p + j, n - j, T(0));
@@ -157,7 +156,7 @@ template <class S> void forward(const Attention& a, i64 task, void* scratch_) {
   T* scores = carve<T>(scratch, a.tile * stride);
   T* weight = (T*)carve<double>(scratch, stride + PAD);
   int32_t* index = carve<int32_t>(scratch, stride + PAD);
-  Forward<S> f{a, stride, w, scores, weight, index};
+  Forward<S> f{a, w, weight, index};
   S* result = (S*)a.out + w.row(a, 0) * a.value_dim;
   T* out = same<S, T> ? (T*)result : carve<T>(scratch, a.tile * a.value_dim);
   const S* v = at<S>(a.v, w.b, w.kv, 0);
