@@ -6,7 +6,7 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.masking_utils import eager_mask
 
 import parsimax
-from parsimax.attention.core import AttentionCore
+from parsimax._attention.core import AttentionCore
 
 SMALL = {"vocab_size": 40, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48}
 CAUSAL = dict(**SMALL, num_key_value_heads=2, head_dim=8, max_position_embeddings=64, pad_token_id=0, eos_token_id=1)

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 
 import parsimax
 from cases import normal
-from parsimax.attention import attention, entmax_attention
+from parsimax._attention import attention, entmax_attention
 from parsimax.kernels import dispatch, library
 from parsimax.mappings import REGISTRY
 

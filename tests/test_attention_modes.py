@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch.func import functional_call, grad, hessian, jacfwd, jacrev, jvp, vjp, vmap
 
 from cases import normal
-from parsimax.attention import attention, entmax_attention
+from parsimax._attention import attention, entmax_attention
 from parsimax.kernels import dispatch, library
 
 # torch itself loads its forward-mode rules and parts of inductor through the old torch.jit, and says so.

@@ -12,7 +12,7 @@ from torch import nn
 import parsimax
 from cases import normal
 from parsimax import AttentionCore, LengthScaling, schedules
-from parsimax.attention import observation
+from parsimax._attention import observation
 from parsimax.kernels import dispatch, library
 from parsimax.mappings import REGISTRY
 

@@ -16,12 +16,12 @@ ALLOWED = {
     "losses": {"mappings", "kernels"},
     "metrics": {"mappings"},
     "heads": {"mappings", "losses", "kernels"},
-    "attention": {"mappings", "kernels"},
+    "_attention": {"mappings", "kernels"},  # parsimax.attention is the function
     "structured": {"mappings", "kernels"},
     "latent": {"mappings", "structured"},
     "kernels": set(),
     "distributed": {"mappings", "losses"},
-    "huggingface": {"attention", "losses"},
+    "huggingface": {"_attention", "losses"},
     "analysis": set(),
 }
 EVERYTHING = {*ALLOWED, "recipes"}
@@ -80,6 +80,12 @@ def test_a_room_imports_only_what_it_may(room):
 def test_every_folder_has_its_row_in_the_table():
     folders = {p.name for p in PACKAGE.iterdir() if p.is_dir() and any(p.glob("*.py"))}
     assert folders <= {*ALLOWED} | FRONT
+
+
+@pytest.mark.parametrize("name", sorted(parsimax.__all__))
+def test_no_public_name_hides_a_room(name):
+    """``parsimax.name`` must be one thing, whichever of its parts was imported first."""
+    assert not (PACKAGE / name).is_dir() and not (PACKAGE / f"{name}.py").exists()
 
 
 def test_the_reading_of_imports_can_fail(tmp_path, monkeypatch):

@@ -1,7 +1,7 @@
 """Every public name; :mod:`parsimax` hands them on."""
 
 from . import schedules as schedules
-from .attention import (
+from ._attention import (
     AttentionCore,
     KeyValueCache,
     LengthScaling,

@@ -8,7 +8,7 @@ import platform
 import torch
 
 from . import __version__
-from .attention import __all__ as attention
+from ._attention import __all__ as attention
 from .kernels import dispatch, library
 from .losses import __all__ as losses
 from .mappings import __all__ as mappings

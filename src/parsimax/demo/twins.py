@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..attention import AttentionCore
+from .._attention import AttentionCore
 from ..recipes import find
 from ..recipes.kit import runs
 from ..recipes.kit.settings import changed

@@ -16,7 +16,7 @@ from transformers.masking_utils import sdpa_mask
 from transformers.utils.generic import TransformersKwargs
 from transformers.utils.output_capturing import _active_collector
 
-from ..attention.scaling import count_keys
+from .._attention.scaling import count_keys
 
 CORE = "parsimax"  # the attribute of an attention module that holds its core
 NAME = "parsimax"  # a causal mask without padding may be None, since each module says whether it is causal

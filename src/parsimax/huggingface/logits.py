@@ -9,7 +9,7 @@ from torch import Tensor
 from transformers import LogitsProcessor
 
 from .._arguments import Interval, check_number
-from ..attention.functional import attention
+from .._attention.functional import attention
 
 POSITIVE = Interval(0, float("inf"), closed_low=False, closed_high=False)
 

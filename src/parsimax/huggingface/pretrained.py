@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from transformers import AutoConfig, AutoModel, PreTrainedConfig, PreTrainedModel
 
-from ..attention.core import AttentionCore
+from .._attention.core import AttentionCore
 from .interface import CORE
 from .settings import KEY, Settings
 from .sparsify import desparsify, put

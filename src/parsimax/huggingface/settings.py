@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..attention.core import AttentionCore
+from .._attention.core import AttentionCore
 from ..schedules import Constant, Cosine, Geometric, Linear
 from .layers import Choice, count_heads, find, select
 

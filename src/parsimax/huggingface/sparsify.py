@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from torch import Tensor, nn
 from transformers import PreTrainedConfig, PreTrainedModel
 
-from ..attention.core import AttentionCore, Schedule
+from .._attention.core import AttentionCore, Schedule
 from .interface import CORE, MASKED, NAME
 from .layers import Heads, Layers, choice
 from .settings import KEY, Settings

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ...attention import AttentionCore
+from ..._attention import AttentionCore
 from .codec import PAD
 from .model import Seq2Seq
 from .output import Output

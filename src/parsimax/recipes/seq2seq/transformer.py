@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from ...attention import KeyValueCache, MultiheadAttention
+from ..._attention import KeyValueCache, MultiheadAttention
 from .codec import PAD
 from .lstm import mapping_of
 from .model import Seq2Seq
