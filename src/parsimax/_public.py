@@ -13,6 +13,7 @@ from ._attention import (
     set_step,
 )
 from .kernels.dispatch import explain
+from .kernels.dispatch import set_default as set_kernels
 from .kernels.dispatch import use as use_kernels
 from .losses import (
     Entmax15Loss,
@@ -105,6 +106,7 @@ __all__ = [
     "replace_attention",
     "rsoftmax",
     "sample",
+    "set_kernels",
     "set_step",
     "sigsoftmax",
     "softmax",

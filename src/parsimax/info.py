@@ -22,7 +22,7 @@ def _functions() -> list[str]:
 def _row(name: str) -> str:
     """The kernel that would run, and why not the others."""
     reasons = dispatch.reasons_against(name, torch.empty(1))
-    if dispatch._state.wanted == "torch":
+    if dispatch.wanted() == "torch":
         reasons.append("torch was asked for")
     return f"{name:22} {'torch' if reasons else 'cpu':6} {'; '.join(reasons)}".rstrip()
 

@@ -39,7 +39,7 @@ def machine() -> dict[str, str]:
         "python": platform.python_version(),
         "torch": torch.__version__,
         "parsimax": parsimax.__version__,
-        "kernels": f"{dispatch._state.wanted}: {library.level()}",
+        "kernels": f"{dispatch.wanted()}: {library.level()}",
     }
 
 
