@@ -10,7 +10,8 @@ from typing import Literal
 import pytest
 
 from parsimax.recipes import RECIPES, find
-from parsimax.recipes.kit import runs, text
+from parsimax.recipes.inflection import harmony
+from parsimax.recipes.kit import runs
 from parsimax.recipes.kit.batches import Endless, bucketed, in_order
 from parsimax.recipes.kit.recipe import DataError, Train
 from parsimax.recipes.kit.settings import (
@@ -25,7 +26,8 @@ from parsimax.recipes.kit.settings import (
     words_of,
 )
 from parsimax.recipes.kit.training import rate_at
-from parsimax.recipes.seq2seq import harmony, numbers
+from parsimax.recipes.text import files
+from parsimax.recipes.translation import numbers
 
 
 @dataclass(frozen=True)
@@ -165,7 +167,7 @@ def test_the_learning_rate_rises_and_falls():
 def test_files_plain_or_packed(tmp_path):
     (tmp_path / "a.en").write_text("one\ntwo\r\nthree", encoding="utf-8")
     (tmp_path / "b.en.gz").write_bytes(gzip.compress(b"eins\nzwei\ndrei\n"))
-    assert text.parallel(text.find(tmp_path, ["a.en"]), text.find(tmp_path, ["x", "b.en"])) == [
+    assert files.parallel(files.find(tmp_path, ["a.en"]), files.find(tmp_path, ["x", "b.en"])) == [
         ("one", "eins"),
         ("two", "zwei"),
         ("three", "drei"),
@@ -185,23 +187,23 @@ def test_files_plain_or_packed(tmp_path):
 def test_bad_columns_are_named_with_their_line(content, message, tmp_path):
     (tmp_path / "data").write_bytes(content)
     with pytest.raises(DataError, match=message):
-        text.columns(tmp_path / "data", 3, "lemma, form, tags")
+        files.columns(tmp_path / "data", 3, "lemma, form, tags")
 
 
 def test_bad_parallel_text_is_named_with_its_line(tmp_path):
     (tmp_path / "x.en").write_text("a\nb\n")
     (tmp_path / "x.de").write_text("a\n\nc\n")
     with pytest.raises(DataError, match=r"has 2 lines and .* has 3"):
-        text.parallel(tmp_path / "x.en", tmp_path / "x.de")
+        files.parallel(tmp_path / "x.en", tmp_path / "x.de")
     (tmp_path / "x.de").write_text("a\n\n")
     (tmp_path / "x.en").write_text("a\nb\n")
     with pytest.raises(DataError, match=r"x.de"):
-        text.parallel(tmp_path / "x.en", tmp_path / "x.de")
+        files.parallel(tmp_path / "x.en", tmp_path / "x.de")
     (tmp_path / "broken.gz").write_bytes(b"no gzip")
     with pytest.raises(DataError, match="cannot read"):
-        text.lines(tmp_path / "broken.gz")
+        files.lines(tmp_path / "broken.gz")
     with pytest.raises(DataError, match=r"has no train\.en .* it holds broken\.gz, x\.de, x\.en"):
-        text.find(tmp_path, ["train.en"])
+        files.find(tmp_path, ["train.en"])
 
 
 @pytest.mark.parametrize(

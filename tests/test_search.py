@@ -6,15 +6,16 @@ import math
 import pytest
 import torch
 
-from parsimax.recipes.seq2seq.codec import BOS, EOS, PAD
-from parsimax.recipes.seq2seq.evaluate import scores, spread
-from parsimax.recipes.seq2seq.exact import exact
-from parsimax.recipes.seq2seq.examples import padded
-from parsimax.recipes.seq2seq.lstm import Lstm
-from parsimax.recipes.seq2seq.outputs import aligned, surely
-from parsimax.recipes.seq2seq.search import NEVER, Hypothesis, beam
-from parsimax.recipes.seq2seq.settings import Choice, Search
-from parsimax.recipes.seq2seq.transformer import Shape, Transformer
+from parsimax.recipes.inflection.lstm import Lstm
+from parsimax.recipes.kit.choice import Choice
+from parsimax.recipes.text.codec import BOS, EOS, PAD
+from parsimax.recipes.text.seq2seq.evaluate import scores, spread
+from parsimax.recipes.text.seq2seq.exact import exact
+from parsimax.recipes.text.seq2seq.examples import padded
+from parsimax.recipes.text.seq2seq.outputs import aligned, surely
+from parsimax.recipes.text.seq2seq.search import NEVER, Hypothesis, beam
+from parsimax.recipes.text.seq2seq.settings import Search
+from parsimax.recipes.text.seq2seq.transformer import Shape, Transformer
 
 SIZE, LONGEST = 7, 4  # three letters beside the special tokens
 CHOICES = {

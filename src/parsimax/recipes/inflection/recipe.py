@@ -5,13 +5,13 @@ from __future__ import annotations
 from functools import lru_cache
 from pathlib import Path
 
-from ..kit import text
 from ..kit.recipe import DataError
-from ..seq2seq import harmony
-from ..seq2seq.codec import Codec, Symbols
-from ..seq2seq.lstm import Lstm
-from ..seq2seq.model import Seq2Seq
-from ..seq2seq.recipe import Pairs, TextRecipe
+from ..text import files
+from ..text.codec import Codec, Symbols
+from ..text.seq2seq.model import Seq2Seq
+from ..text.seq2seq.recipe import Pairs, TextRecipe
+from . import harmony
+from .lstm import Lstm
 from .settings import Settings
 
 
@@ -25,8 +25,8 @@ class Inflection(TextRecipe):
         part = {"train": f"train-{data.size}", "val": "dev", "test": "test"}[split]
         found: Pairs = []
         for language in data.languages or languages(data.root, data.size):
-            path = text.find(data.root, [f"{language}-{part}"])
-            for lemma, form, tags in text.columns(path, 3, "lemma, form, tags"):
+            path = files.find(data.root, [f"{language}-{part}"])
+            for lemma, form, tags in files.columns(path, 3, "lemma, form, tags"):
                 found.append((f"{language}\t{lemma}\t{tags}", form))
         return found
 

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ..kit import recipe as kit
+from ..kit.choice import Choice
 from ..kit.settings import group, setting
-from ..seq2seq.settings import Choice, Search
+from ..text.seq2seq.settings import Search
 
 
 @dataclass(frozen=True)

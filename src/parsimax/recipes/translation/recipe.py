@@ -5,12 +5,12 @@ from __future__ import annotations
 from functools import lru_cache
 from pathlib import Path
 
-from ..kit import text
-from ..seq2seq import numbers
-from ..seq2seq.codec import Codec, Pieces
-from ..seq2seq.model import Seq2Seq
-from ..seq2seq.recipe import Pairs, TextRecipe
-from ..seq2seq.transformer import Shape, Transformer
+from ..text import files
+from ..text.codec import Codec, Pieces
+from ..text.seq2seq.model import Seq2Seq
+from ..text.seq2seq.recipe import Pairs, TextRecipe
+from ..text.seq2seq.transformer import Shape, Transformer
+from . import numbers
 from .settings import Settings
 
 FILES = {
@@ -29,11 +29,11 @@ class Translation(TextRecipe):
         if data.root is None:
             return embedded()[split]
         source, target = (self._file(data.root, split, language) for language in (data.source, data.target))
-        return text.parallel(source, target)
+        return files.parallel(source, target)
 
     @staticmethod
     def _file(root: Path, split: str, language: str) -> Path:
-        return text.find(root, [f"{name}.{language}" for name in FILES[split]])
+        return files.find(root, [f"{name}.{language}" for name in FILES[split]])
 
     def learn(self, settings: Settings, pairs: Pairs) -> Codec:
         return Pieces.learn(pairs, settings.data.vocabulary, settings.data.lowercase)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..kit import recipe as kit
+from ..kit.choice import Choice
 from ..kit.settings import group, setting
-from ..seq2seq.settings import Choice, Search
+from ..text.seq2seq.settings import Search
 
 
 @dataclass(frozen=True)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from ...analysis import figures, write_report
-from ..kit.runs import Run, read_metrics
-from .codec import Codec
+from ....analysis import figures, write_report
+from ...kit.runs import Run, read_metrics
+from ..codec import Codec
 from .evaluate import recorded
 from .examples import Examples
 from .model import Seq2Seq

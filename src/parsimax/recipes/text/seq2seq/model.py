@@ -7,8 +7,8 @@ from typing import Any, Protocol
 
 from torch import Tensor, nn
 
+from ...kit.output import Output
 from .examples import Batch
-from .output import Output
 
 
 class State(Protocol):

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from .codec import BOS, EOS, PAD, UNK
+from ..codec import BOS, EOS, PAD, UNK
 from .model import Seq2Seq
 
 NEVER = [PAD, BOS, UNK]  # no output has these

@@ -6,7 +6,7 @@ import codecs
 import gzip
 from pathlib import Path
 
-from .recipe import DataError
+from ..kit.recipe import DataError
 
 
 def find(folder: Path, names: list[str]) -> Path:

@@ -8,7 +8,7 @@ import math
 import torch
 from torch import Tensor
 
-from .codec import BOS, EOS
+from ..codec import BOS, EOS
 from .examples import padded
 from .model import Seq2Seq
 from .search import Found, Hypothesis, forbidden

@@ -9,10 +9,10 @@ from typing import Any, Literal
 
 import torch
 
-from ..kit.recipe import DataError, Recipe, Wanted
-from ..kit.runs import Run
-from . import codec as codecs
-from .codec import Codec
+from ...kit.recipe import DataError, Recipe, Wanted
+from ...kit.runs import Run
+from .. import codec as codecs
+from ..codec import Codec
 from .evaluate import evaluate
 from .examples import Examples
 from .model import Seq2Seq

@@ -7,10 +7,10 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from ..kit.batches import in_order
-from ..kit.recipe import Train
-from ..kit.training import Trained
-from .codec import PAD, Codec
+from ...kit.batches import in_order
+from ...kit.recipe import Train
+from ...kit.training import Trained
+from ..codec import PAD, Codec
 from .evaluate import TOKENS, spread
 from .examples import Batch, Examples
 from .model import Seq2Seq

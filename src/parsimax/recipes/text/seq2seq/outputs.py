@@ -11,9 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..kit.batches import in_order
-from ..kit.recipe import Wanted
-from .codec import BOS, EOS
+from ...kit.batches import in_order
+from ...kit.recipe import Wanted
+from ..codec import BOS, EOS
 from .evaluate import TOKENS
 from .exact import exact
 from .examples import padded

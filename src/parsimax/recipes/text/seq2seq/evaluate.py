@@ -11,9 +11,9 @@ from typing import Any
 
 import torch
 
-from ...analysis import Recording, measures, record
-from ..kit.batches import in_order
-from .codec import EOS, PAD, Codec, Symbols
+from ....analysis import Recording, measures, record
+from ...kit.batches import in_order
+from ..codec import EOS, PAD, Codec, Symbols
 from .exact import exact
 from .examples import Examples
 from .model import Seq2Seq

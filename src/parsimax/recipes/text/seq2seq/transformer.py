@@ -8,12 +8,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from ..._attention import KeyValueCache, MultiheadAttention
-from .codec import PAD
-from .lstm import mapping_of
+from ...._attention import KeyValueCache, MultiheadAttention
+from ...kit.choice import Choice
+from ...kit.output import Output, attention_words
+from ..codec import PAD
 from .model import Seq2Seq
-from .output import Output
-from .settings import Choice
 
 
 @dataclass(frozen=True)
@@ -39,7 +38,7 @@ class Attend(nn.Module):
             shape.heads,
             dropout=shape.attention_dropout,
             batch_first=True,
-            **mapping_of(choice, shape.heads),
+            **attention_words(choice, shape.heads),
         )
         self.dropout = nn.Dropout(shape.dropout)
 
@@ -145,7 +144,7 @@ class Transformer(Seq2Seq):
         self.encoder = nn.ModuleList(EncoderLayer(shape, encoder) for _ in range(shape.layers))
         self.decoder = nn.ModuleList(DecoderLayer(shape, decoder, context) for _ in range(shape.layers))
         self.encoder_norm, self.decoder_norm = nn.LayerNorm(shape.width), nn.LayerNorm(shape.width)
-        self.output = Output(shape.width, size, output, self.embedding if tied else None)
+        self.output = Output(shape.width, size, output, self.embedding if tied else None, ignore=PAD)
 
     def embed(self, tokens: Tensor, first: int = 0) -> Tensor:
         embedded = self.embedding(tokens) * math.sqrt(self.width) + positions(

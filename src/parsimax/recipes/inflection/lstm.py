@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from ..._attention import AttentionCore
-from .codec import PAD
-from .model import Seq2Seq
-from .output import Output
-from .settings import Choice
+from ..kit.choice import Choice
+from ..kit.output import Output, attention_words
+from ..text.codec import PAD
+from ..text.seq2seq.model import Seq2Seq
 
 
 @dataclass(frozen=True)
@@ -29,15 +28,6 @@ class LstmState:
             (self.cells[0][:, rows], self.cells[1][:, rows]),
             self.feed[rows],
         )
-
-
-def mapping_of(choice: Choice, heads: int) -> dict[str, Any]:
-    """The words by which an attention layer knows a choice. A learned α starts where the seed says, as in the paper."""
-    if choice.mapping == "entmax" and choice.alpha == "learned":
-        return {"alpha": "learned", "alpha_start": 1 + torch.sigmoid(torch.randn(heads))}
-    if choice.mapping == "entmax":
-        return {"mapping": "entmax", "alpha": choice.alpha}
-    return {"mapping": choice.mapping, **({"rate": choice.rate} if choice.mapping == "rsoftmax" else {})}
 
 
 class Lstm(Seq2Seq):
@@ -69,10 +59,10 @@ class Lstm(Seq2Seq):
         self.decoder = nn.LSTM(2 * width, width, layers, batch_first=True, dropout=between)
         self.bridge = nn.Linear(width, width)
         self.look = nn.Linear(width, width, bias=False)
-        self.context = AttentionCore(1, **mapping_of(attention, 1))
+        self.context = AttentionCore(1, **attention_words(attention, 1))
         self.mix = nn.Linear(2 * width, width)
         self.dropout = nn.Dropout(dropout)
-        self.output = Output(width, size, output, self.embedding if tied else None)
+        self.output = Output(width, size, output, self.embedding if tied else None, ignore=PAD)
 
     def start(self, source: Tensor) -> LstmState:
         real = source != PAD

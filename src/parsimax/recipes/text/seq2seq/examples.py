@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from .codec import BOS, EOS, PAD, Codec
+from ..codec import BOS, EOS, PAD, Codec
 
 
 class Batch(NamedTuple):

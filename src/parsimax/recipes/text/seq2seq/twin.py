@@ -6,8 +6,8 @@ import statistics
 import time
 from typing import Any
 
-from ..kit.batches import bucketed
-from ..kit.settings import changed, flat
+from ...kit.batches import bucketed
+from ...kit.settings import changed, flat
 from .model import Seq2Seq
 from .task import Task
 
