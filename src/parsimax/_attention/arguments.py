@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from .._arguments import Interval, check_number
+from . import biases
 
 SHARE = Interval(0, 1)
 FINITE = Interval(-math.inf, math.inf, closed_low=False, closed_high=False)
@@ -60,9 +61,11 @@ def prepare(
         scale = q.shape[-1] ** -0.5 if q.shape[-1] else 1.0
     scale = check_number(scale, FINITE, "scale", where)
     lead = _lead(q, k, v, enable_gqa, where)
+    if attn_mask is not None and is_causal:  # torch's own error
+        raise RuntimeError(f"{where}: Explicit attn_mask should not be set when is_causal=True")
+    attn_mask, is_causal = biases.resolved(attn_mask, is_causal, q.shape[-2], k.shape[-2], q.device, where)
     if attn_mask is not None:
-        if is_causal:  # torch's own error
-            raise RuntimeError(f"{where}: Explicit attn_mask should not be set when is_causal=True")
+        biases.check_kind(attn_mask, "attn_mask", where)
         _check_mask(attn_mask, q, query.dtype, (*lead, q.shape[-2], k.shape[-2]), where)
     return Call(q, k, v, attn_mask, is_causal, scale, dropout, lead)
 
@@ -99,6 +102,11 @@ def _check_tensor(x: Tensor, name: str, where: str) -> None:
         raise TypeError(f"{where}: {name} must be a torch.Tensor, got {type(x).__name__}")
     if not x.is_floating_point():
         raise TypeError(f"{where}: {name} must be floating point, got {x.dtype}")
+    if x.is_nested:
+        raise TypeError(
+            f"{where}: {name} must not be a nested tensor; pad it with {name}.to_padded_tensor(0.0) and forbid the "
+            "padding with attn_mask"
+        )
     if x.dim() < 2:
         raise ValueError(f"{where}: {name} must have at least 2 dimensions (…, length, features), got {tuple(x.shape)}")
 
@@ -145,8 +153,6 @@ def _shapes(q: Tensor, k: Tensor, v: Tensor) -> str:
 
 
 def _check_mask(mask: Tensor, q: Tensor, given: torch.dtype, shape: tuple[int, ...], where: str) -> None:
-    if not isinstance(mask, Tensor):
-        raise TypeError(f"{where}: attn_mask must be a torch.Tensor, got {type(mask).__name__}")
     if mask.dtype not in (torch.bool, torch.float32, q.dtype, given):
         raise TypeError(
             f"{where}: attn_mask must be boolean (True = may attend), or added to the scores as float32 or the query's "

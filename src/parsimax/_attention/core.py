@@ -13,6 +13,7 @@ from ..mappings.learned import BoundedParameter
 from ..mappings.modules import MappingModule, short
 from ..mappings.registry import MappingLike
 from ..mappings.rows import work_dtype
+from . import biases
 from .fixed import FixedTensors
 from .functional import ALPHA, attention
 from .heads import attend_by_head
@@ -185,10 +186,10 @@ class AttentionCore(FixedTensors):
         query: Tensor,
         key: Tensor,
         value: Tensor,
-        *,
         attn_mask: Tensor | None = None,
         dropout_p: float = 0.0,
         is_causal: bool = False,
+        *,
         scale: float | None = None,
         enable_gqa: bool = False,
         return_weights: bool = False,
@@ -199,6 +200,9 @@ class AttentionCore(FixedTensors):
                 f"{WHERE}: query must be (batch, {self.num_heads} heads, queries, features), got {tuple(query.shape)}"
             )
         self.revive(query.device)
+        if not is_causal:
+            sizes = (query.shape[-2], key.shape[-2])
+            attn_mask, is_causal = biases.resolved(attn_mask, is_causal, *sizes, query.device, WHERE)
         if self.length_scaling is not None:
             factors = self.length_scaling(count_keys(query, key.shape[-2], attn_mask, is_causal))
             query = (query * factors).to(query.dtype)

@@ -22,11 +22,11 @@ def entmax_attention(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    *,
-    alpha: float | Tensor = ...,
     attn_mask: Tensor | None = ...,
     dropout_p: float = ...,
     is_causal: bool = ...,
+    *,
+    alpha: float | Tensor = ...,
     scale: float | None = ...,
     enable_gqa: bool = ...,
     return_weights: Literal[False] = ...,
@@ -36,11 +36,11 @@ def entmax_attention(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    *,
-    alpha: float | Tensor = ...,
     attn_mask: Tensor | None = ...,
     dropout_p: float = ...,
     is_causal: bool = ...,
+    *,
+    alpha: float | Tensor = ...,
     scale: float | None = ...,
     enable_gqa: bool = ...,
     return_weights: Literal[True],
@@ -49,11 +49,11 @@ def entmax_attention(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    *,
-    alpha: float | Tensor = 1.5,
     attn_mask: Tensor | None = None,
     dropout_p: float = 0.0,
     is_causal: bool = False,
+    *,
+    alpha: float | Tensor = 1.5,
     scale: float | None = None,
     enable_gqa: bool = False,
     return_weights: bool = False,
@@ -71,14 +71,14 @@ def entmax_attention(
         value: (…, S, Ev). The leading dimensions of the three broadcast. Where a weight is 0 the value does not count,
             be it NaN or infinite (SDPA gives 0·NaN = NaN for some of them); under ``torch.func`` and forward-mode
             derivatives, and on other devices than the CPU, values are taken to be finite.
-        alpha: in [0, ∞] as in :func:`entmax`; exact zeros come from α > 1 on. A float, or a tensor that is 0-dim or
-            broadcasts to (…, H, L, 1): one α per head has shape (H, 1, 1). Differentiable.
         attn_mask: broadcastable to (…, L, S). Boolean, True = may attend; or added to the scores, differentiable,
-            float32 or of the query's dtype, with -inf for what is forbidden. A query that may attend to nothing gets
-            zeros.
+            float32 or of the query's dtype, with -inf for what is forbidden; or a ``causal_upper_left(L, S)`` or
+            ``causal_lower_right(L, S)`` of ``torch.nn.attention.bias``. A query that may attend to nothing gets zeros.
         dropout_p: the share of weights to drop. It is always applied: pass 0.0 in evaluation.
         is_causal: query i attends to keys 0…i, counted from the first of each, for L ≠ S too. A step with cached keys
             must not pass it. Excludes ``attn_mask``.
+        alpha: in [0, ∞] as in :func:`entmax`; exact zeros come from α > 1 on. A float, or a tensor that is 0-dim or
+            broadcasts to (…, H, L, 1): one α per head has shape (H, 1, 1). Differentiable.
         scale: of the scores; 1/√E if not given.
         enable_gqa: let each head (third dimension from the end) of key and value serve several heads of the query.
         return_weights: give the weights too.
@@ -110,11 +110,11 @@ def attention(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    *,
-    mapping: MappingLike = ...,
     attn_mask: Tensor | None = ...,
     dropout_p: float = ...,
     is_causal: bool = ...,
+    *,
+    mapping: MappingLike = ...,
     scale: float | None = ...,
     enable_gqa: bool = ...,
     return_weights: Literal[False] = ...,
@@ -125,11 +125,11 @@ def attention(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    *,
-    mapping: MappingLike = ...,
     attn_mask: Tensor | None = ...,
     dropout_p: float = ...,
     is_causal: bool = ...,
+    *,
+    mapping: MappingLike = ...,
     scale: float | None = ...,
     enable_gqa: bool = ...,
     return_weights: Literal[True],
@@ -139,11 +139,11 @@ def attention(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    *,
-    mapping: MappingLike = "softmax",
     attn_mask: Tensor | None = None,
     dropout_p: float = 0.0,
     is_causal: bool = False,
+    *,
+    mapping: MappingLike = "softmax",
     scale: float | None = None,
     enable_gqa: bool = False,
     return_weights: bool = False,
@@ -157,10 +157,10 @@ def attention(
         query: (…, L, E), floating point.
         key: (…, S, E).
         value: (…, S, Ev).
-        mapping: a mapping of parsimax: its name, the function or a module over the last dimension.
-        attn_mask: as in :func:`entmax_attention`, and so are the next five.
+        attn_mask: as in :func:`entmax_attention`, and so are the next two.
         dropout_p: the share of weights to drop, always.
         is_causal: query i attends to keys 0…i.
+        mapping: a mapping of parsimax: its name, the function or a module over the last dimension.
         scale: of the scores; 1/√E if not given.
         enable_gqa: fewer heads of key and value than of query.
         return_weights: give the weights too.

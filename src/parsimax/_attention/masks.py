@@ -8,6 +8,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from .biases import check_kind
+
 
 def allowed_or_added(mask: Tensor | None) -> Tensor | None:
     """A boolean mask turned round, one of numbers as it is."""
@@ -48,6 +50,8 @@ def checked(
     """
     queries, keys, new = sizes
     for name, mask in (("attn_mask", attn_mask), ("key_padding_mask", padding)):
+        if mask is not None:
+            check_kind(mask, name, where)
         if mask is not None and mask.dtype != torch.bool and not mask.is_floating_point():
             raise TypeError(
                 f"{where}: {name} must be boolean (True = forbidden) or floating point (added), got {mask.dtype}"

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from .._arguments import Interval, check_count, check_number
 from ..mappings.registry import MappingLike
-from . import masks
+from . import biases, masks
 from .cache import KeyValueCache
 from .core import AttentionCore, Schedule
 
@@ -154,8 +154,8 @@ class MultiheadAttention(nn.Module):
             key_padding_mask: (batch, keys), or (keys,) without batch: True = not to be attended to, or numbers to add.
             need_weights: give the weights too. Without them, and without dropout, a kernel of the CPU computes softmax
                 and the entmax family with no matrix of queries x keys; any other mapping makes one.
-            attn_mask: (queries, keys) or (batch x heads, queries, keys): True = forbidden, or numbers to add. Keys in
-                a cache count, and come first.
+            attn_mask: (queries, keys) or (batch x heads, queries, keys): True = forbidden, or numbers to add; or a
+                causal bias of ``torch.nn.attention.bias``. Keys in a cache count, and come first.
             average_attn_weights: average the weights over the heads.
             is_causal: query i attends to keys 0…i; in a cache, i counts from its first key. Beside an ``attn_mask`` it
                 says that this is the causal one, and is believed.
@@ -190,6 +190,9 @@ class MultiheadAttention(nn.Module):
             grown = cache.appended(k, v, key_padding_mask)
             k, v, key_padding_mask, new = grown.key, grown.value, grown.padding, len(grown)
         sizes = (q.shape[2], k.shape[2], new)
+        if biases.is_bias(attn_mask):
+            allowed, is_causal = biases.resolved(attn_mask, False, *sizes[:2], q.device, WHERE, before)
+            attn_mask = None if allowed is None else ~allowed
         attn_mask = masks.checked(attn_mask, key_padding_mask, len(q), self.num_heads, sizes, WHERE)
         mask, is_causal = self._mask(q, k, attn_mask, key_padding_mask, before, is_causal, need_weights)
         k, v = self._extended(k, v)
