@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from .._arguments import Interval, check_number
+from ..engine.arguments import Interval, check_number
 from . import biases
 
 SHARE = Interval(0, 1)

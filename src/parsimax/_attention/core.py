@@ -8,11 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .._arguments import check_count
+from ..engine.arguments import check_count
+from ..engine.precision import work_dtype
 from ..mappings.learned import BoundedParameter
 from ..mappings.modules import MappingModule, short
 from ..mappings.registry import MappingLike
-from ..mappings.rows import work_dtype
 from . import biases
 from .fixed import FixedTensors
 from .functional import ALPHA, attention

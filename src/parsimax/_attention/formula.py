@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ..mappings.rows import is_plain
+from ..engine.modes import is_plain
 from .arguments import Call
 
 Mapping = Callable[..., Tensor]  # (scores, mask=…) -> weights, over the last dimension

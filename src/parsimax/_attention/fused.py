@@ -15,9 +15,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..kernels.operators import define
-from ..kernels.rows import derivative_is_observed
-from ..mappings.apply import kernels_serve
+from ..engine.apply import kernels_serve
+from ..engine.modes import derivative_is_observed
+from ..engine.operators import define
 from ..mappings.entmax import entmax
 from .arguments import Call
 from .formula import attend as attend_plainly

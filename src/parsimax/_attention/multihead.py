@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from .._arguments import Interval, check_count, check_number
+from ..engine.arguments import Interval, check_count, check_number
 from ..mappings.registry import MappingLike
 from . import biases, masks
 from .cache import KeyValueCache

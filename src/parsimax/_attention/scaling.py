@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from .._arguments import check_count, check_number
+from ..engine.arguments import check_count, check_number
 from .arguments import FINITE, POSITIVE
 from .fixed import FixedTensors
 

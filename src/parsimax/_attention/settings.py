@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .._arguments import check_count, check_number
+from ..engine.arguments import check_count, check_number
 from ..mappings.modules import MappingModule
 from ..mappings.registry import REGISTRY, MappingLike, resolve
 from ..schedules import Ramp

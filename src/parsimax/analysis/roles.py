@@ -10,7 +10,6 @@ from typing import NamedTuple, TypeAlias
 import torch
 from torch import Tensor
 
-from .._arguments import Interval, check_number
 from .example import Example
 from .measures import chunks, mean_over_examples
 from .recording import Recording
@@ -88,7 +87,8 @@ def roles(
     of a subword-merging head is the largest weight that any piece gives to the rest of its word; the mean over the
     pieces tells such a head from one that looks at the previous token.
     """
-    check_number(threshold, Interval(0, 1), "threshold", "roles")
+    if not 0 <= threshold <= 1:
+        raise ValueError(f"roles: threshold must be in [0, 1], got {threshold:g}")
     chosen = PREDICATES if predicates is None else dict(predicates)
     if taken := [name for name in chosen if name in OWN]:
         raise ValueError(f"roles: {taken[0]!r} is a role already; give your predicate another name")

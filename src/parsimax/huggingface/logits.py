@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
 from torch import Tensor
 from transformers import LogitsProcessor
 
-from .._arguments import Interval, check_number
 from .._attention.functional import attention
-
-POSITIVE = Interval(0, float("inf"), closed_low=False, closed_high=False)
 
 
 class EntmaxLogitsProcessor(LogitsProcessor):
@@ -48,7 +46,9 @@ class EntmaxLogitsProcessor(LogitsProcessor):
         if alpha is not None:
             settings["alpha"] = alpha
         self.mapping, self.settings = mapping, settings
-        self.temperature = check_number(temperature, POSITIVE, "temperature", where)
+        if not 0 < temperature < math.inf:
+            raise ValueError(f"{where}: temperature must be in (0, inf), got {temperature:g}")
+        self.temperature = float(temperature)
         trial = self.probabilities(torch.tensor([[2.0, 1.0, 0.5, -1.0]], dtype=torch.float64))
         moved = self.probabilities(torch.tensor([[3.0, 2.0, 1.5, 0.0]], dtype=torch.float64))
         if not torch.allclose(trial.sum(), torch.ones_like(trial.sum())):

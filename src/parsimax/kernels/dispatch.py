@@ -18,7 +18,6 @@ from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor
-from torch.autograd import forward_ad
 
 from . import library
 
@@ -193,28 +192,6 @@ def cpu(name: str, *tensors: Tensor) -> bool:
         _state.told = True
         warnings.warn(f"parsimax runs in plain torch, which is slower: {library.PROBLEM}", stacklevel=4)
     return False
-
-
-def quick(x: Tensor, dim: int) -> bool:
-    """Whether a kernel can be called on ``x`` as it is: nothing to check, to cast or to differentiate.
-
-    The mappings ask this first of all: on a tiny tensor the checks cost more than the kernel.
-    """
-    return (
-        type(x) is Tensor
-        and library.AVAILABLE
-        and not torch.compiler.is_compiling()
-        and wanted() != "torch"
-        and x.is_cpu
-        and x.dtype in DTYPES
-        and x.dim() > 0
-        and (dim == -1 or dim == x.dim() - 1)
-        and not (x.requires_grad and torch.is_grad_enabled())
-        and not torch._C._are_functorch_transforms_active()
-        and forward_ad._current_level < 0
-        and torch._C._len_torch_dispatch_stack() == 0
-        and not torch.is_autocast_enabled("cpu")
-    )
 
 
 def explain(name: str, *tensors: Tensor) -> str:

@@ -16,8 +16,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ..kernels.rows import aliases
-from ..mappings.rows import evaluate, is_plain, rows_of, work_dtype
+from ..engine.chunked import evaluate, rows_of
+from ..engine.fused import aliases
+from ..engine.modes import is_plain
+from ..engine.precision import work_dtype
 from .contract import Bound, hard_rows, soft_rows
 
 CHUNK = 1 << 22  # logits at a time

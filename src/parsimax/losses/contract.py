@@ -14,9 +14,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from .._arguments import Interval, check_number, check_scores
-from ..mappings.apply import Clean, Parameter, as_tensor, clean, fallback, inside, kernels_serve, poisoned
-from ..mappings.rows import Formula, Solve, Traced, evaluate, is_plain, work_dtype
+from ..engine.apply import kernels_serve
+from ..engine.arguments import Interval, check_number, check_scores
+from ..engine.chunked import Formula, Solve, Traced, evaluate
+from ..engine.clean import Clean, Parameter, as_tensor, clean, fallback, inside, poisoned
+from ..engine.modes import is_plain
+from ..engine.precision import work_dtype
 
 REDUCTIONS = ("mean", "sum", "none")
 

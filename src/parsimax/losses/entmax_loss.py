@@ -9,16 +9,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .._arguments import Interval
-from ..kernels.losses import row_losses
-from ..kernels.operators import define, wide
-from ..mappings.apply import Parameter
+from ..engine.arguments import Interval
+from ..engine.chunked import Solve, Traced
+from ..engine.clean import Parameter
+from ..engine.operators import define
+from ..engine.precision import work_dtype
+from ..kernels.schemas import wide
 from ..mappings.entmax import argmax_rows, entmax_conjugate
 from ..mappings.entmax15 import entmax15_conjugate
-from ..mappings.rows import Solve, Traced, work_dtype
 from ..mappings.softmax import softmax_conjugate
 from ..mappings.sparsemax import sparsemax_conjugate
 from .contract import Bound, Options, classification_loss, hard_rows
+from .fused_rows import row_losses
 
 DOMAIN = Interval(0, math.inf, closed_low=False)
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
-from ..mappings.apply import Parameter
+from ..engine.clean import Parameter
 from ..mappings.registry import REGISTRY, Entry, MappingLike, resolve
 from .contract import Bound, Options, classification_loss, is_soft
 

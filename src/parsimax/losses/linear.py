@@ -9,14 +9,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .._arguments import Interval, check_number, check_scores
-from ..kernels.linear import linear_row_losses
-from ..kernels.operators import define, wide
-from ..mappings.apply import as_tensor, kernels_serve
-from ..mappings.rows import flat_rows, is_plain, work_dtype
+from ..engine.apply import kernels_serve
+from ..engine.arguments import Interval, check_number, check_scores
+from ..engine.chunked import flat_rows
+from ..engine.clean import as_tensor
+from ..engine.modes import is_plain
+from ..engine.operators import define
+from ..engine.precision import work_dtype
+from ..kernels.schemas import wide
 from .chunks import Plan, chunked_losses, logits_of, smooth_term, whole_losses
 from .contract import Options, check_class_weight, check_targets, loss_dtype, reduced
 from .entmax_loss import bind, by_formula
+from .fused_linear import linear_row_losses
 
 SOFTCAP = Interval(0, math.inf, closed_low=False, closed_high=False)
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from .._arguments import check_number
+from ..engine.arguments import check_number
 from ..mappings.learned import BoundedParameter, shape_of
 from ..mappings.modules import hold, short
 from ..mappings.registry import MappingLike, resolve

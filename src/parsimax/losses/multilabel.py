@@ -8,10 +8,12 @@ from typing import Any, Literal, overload
 import torch
 from torch import Tensor
 
-from .._arguments import check_scores
-from ..mappings.apply import Parameter, as_tensor, clean, inside
+from ..engine.arguments import check_scores
+from ..engine.chunked import Solve, Traced, evaluate
+from ..engine.clean import Parameter, as_tensor, clean, inside
+from ..engine.modes import is_plain
+from ..engine.precision import work_dtype
 from ..mappings.registry import Entry, MappingLike, resolve
-from ..mappings.rows import Solve, Traced, evaluate, is_plain, work_dtype
 from ..mappings.sparsehourglass import hourglass_scale
 from .contract import REDUCTIONS, Bound, loss_dtype, reduced, soft_rows
 from .fenchel_young import bind

@@ -7,15 +7,17 @@ import math
 import torch
 from torch import Tensor
 
-from .._arguments import Interval
-from ..kernels.operators import define, like
-from ..kernels.rows import budget_kernel
-from .apply import Parameter, apply
-from .rows import Solve
-from .search import MAX_STEPS, largest, search
+from ..engine.apply import apply
+from ..engine.arguments import Interval
+from ..engine.chunked import Solve
+from ..engine.clean import Parameter
+from ..engine.fused import RowKernel
+from ..engine.operators import define
+from ..engine.search import MAX_STEPS, largest, search
+from ..kernels.schemas import like
 
+ops = torch.ops.parsimax
 DOMAIN = Interval(0, math.inf)
-KERNEL = budget_kernel()
 
 
 @search(width=2)
@@ -61,6 +63,31 @@ def budget_rows(z: Tensor, live: Tensor, budget: Tensor, *, solve: Solve) -> Ten
     excess = torch.where(between, over, 0).sum(-1, keepdim=True) + full.sum(-1, keepdim=True) - budget
     share = (over - excess / between.sum(-1, keepdim=True).clamp(min=1)).clamp(0, 1)
     return torch.where(between, share, full.to(z.dtype))
+
+
+def budget_rule(p: Tensor, g: Tensor, budget: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    """Shares strictly between 0 and 1 move together; NaN counts as such, so that it is passed on."""
+    out, g = p.dtype, g.double()
+    between = ~((p == 0) | (p == 1))
+    size = between.sum(-1, keepdim=True).clamp(min=1)
+    mean = torch.where(between, g, 0).sum(-1, keepdim=True) / size
+    broken = torch.where(p.isnan(), math.nan, 1.0)
+    return (torch.where(between, g - mean, 0) * broken).to(out), mean
+
+
+def budget_kernel() -> RowKernel:
+    def forward(x: Tensor, budget: Tensor | None) -> Tensor:
+        p: Tensor = ops._budget_fwd(x, budget, 0.0)
+        return p
+
+    def backward(p: Tensor, g: Tensor, budget: Tensor | None, want: bool) -> tuple[Tensor, Tensor | None]:
+        dx, change = ops._budget_bwd(p, g, want)
+        return dx, change if want else None
+
+    return RowKernel(forward, backward, budget_rule, operator=lambda x, b: ops.budget_sparsemax(x, b))
+
+
+KERNEL = budget_kernel()
 
 
 def budget_sparsemax(

@@ -15,14 +15,16 @@ import math
 import torch
 from torch import Tensor
 
-from .._arguments import Interval
-from ..kernels.dispatch import quick
-from ..kernels.operators import define, like
-from ..kernels.rows import entmax_kernel
-from .apply import Parameter, apply
+from ..engine.apply import apply
+from ..engine.arguments import Interval
+from ..engine.chunked import Formula, Solve, Traced
+from ..engine.clean import Parameter
+from ..engine.modes import is_plain, quick
+from ..engine.operators import define
+from ..engine.search import MAX_STEPS, narrowed, search
+from ..kernels.schemas import like
 from .entmax15 import entmax15_rows
-from .rows import Formula, Solve, Traced, is_plain
-from .search import MAX_STEPS, narrowed, search
+from .entmax_rule import entmax_kernel
 from .softmax import softmax_rows
 from .sparsemax import sparsemax_rows
 

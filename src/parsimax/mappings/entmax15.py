@@ -7,11 +7,11 @@ import math
 import torch
 from torch import Tensor
 
-from ..kernels.dispatch import quick
-from ..kernels.rows import entmax_kernel
-from .apply import apply
-from .rows import Solve, settled
-from .search import ascend, narrowed, search
+from ..engine.apply import apply
+from ..engine.chunked import Solve, settled
+from ..engine.modes import quick
+from ..engine.search import ascend, narrowed, search
+from .entmax_rule import entmax_kernel
 
 KERNEL = entmax_kernel(1.5)
 

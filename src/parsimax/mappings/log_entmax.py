@@ -7,10 +7,9 @@ import math
 import torch
 from torch import Tensor
 
-from .._arguments import Interval, check_number, check_scores
-from .apply import softmax_dtype
+from ..engine.arguments import Interval, check_number, check_scores
+from ..engine.precision import softmax_dtype, work_dtype
 from .entmax import entmax
-from .rows import work_dtype
 
 
 def floored_log(p: Tensor, floor: float, where: str) -> Tensor:

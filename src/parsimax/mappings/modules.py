@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
-from .._arguments import Interval, check_count, check_number
+from ..engine.arguments import Interval, check_count, check_number
 from .budget_sparsemax import DOMAIN as BUDGET
 from .budget_sparsemax import budget_sparsemax
 from .entmax15 import entmax15

@@ -7,10 +7,11 @@ import math
 import torch
 from torch import Tensor
 
-from .._arguments import Interval
-from .apply import Parameter, apply
-from .rows import Solve, settled
-from .search import ascend, narrowed, search
+from ..engine.apply import apply
+from ..engine.arguments import Interval
+from ..engine.chunked import Solve, settled
+from ..engine.clean import Parameter
+from ..engine.search import ascend, narrowed, search
 
 DOMAIN = Interval(1, math.inf, closed_low=False, closed_high=False)
 

@@ -8,7 +8,8 @@ from typing import Any
 
 from torch import Tensor
 
-from .._arguments import Interval
+from ..engine.arguments import Interval
+from ..engine.chunked import Formula
 from . import modules
 from .budget_sparsemax import DOMAIN as BUDGET
 from .budget_sparsemax import budget_sparsemax
@@ -18,7 +19,6 @@ from .entmax15 import entmax15, entmax15_conjugate, tsallis15
 from .learned import Entmax
 from .normmax import DOMAIN as NORM
 from .normmax import norm_entropy, normmax, normmax_conjugate
-from .rows import Formula
 from .rsoftmax import DOMAIN as RATE
 from .rsoftmax import rsoftmax
 from .sigsoftmax import sigsoftmax

@@ -7,13 +7,16 @@ import math
 import torch
 from torch import Tensor
 
-from .._arguments import Interval
-from ..kernels.operators import define, like
-from ..kernels.rows import rsoftmax_kernel
-from .apply import Parameter, apply, formula_rule
-from .rows import Formula, Solve
+from ..engine.apply import apply, formula_rule
+from ..engine.arguments import Interval
+from ..engine.chunked import Formula, Solve
+from ..engine.clean import Parameter
+from ..engine.fused import RowKernel, Rule
+from ..engine.operators import define
+from ..kernels.schemas import like
 from .tsoftmax import from_top, weighted_softmax
 
+ops = torch.ops.parsimax
 DOMAIN = Interval(0, 1)
 
 
@@ -48,6 +51,25 @@ def _cut(z: Tensor, live: Tensor, rate: Tensor, *, detach: bool) -> Tensor:
     flat = t <= 0  # the cut is at the maximum: only the maxima are left
     weight = torch.where(flat, (z == 0).to(z.dtype), above.clamp(min=0) / torch.where(flat, 1, t))
     return weighted_softmax(weight, z, live)
+
+
+def rsoftmax_kernel(rule: Rule) -> RowKernel:
+    def forward(x: Tensor, rate: Tensor | None) -> Tensor:
+        p: Tensor = ops._rsoftmax_fwd(x, rate, 0.0)
+        return p
+
+    def backward(x: Tensor, g: Tensor, rate: Tensor | None, want: bool) -> tuple[Tensor, Tensor | None]:
+        dx, change = ops._rsoftmax_bwd(x, g, rate, 0.0, False, want)
+        return dx, change if want else None
+
+    return RowKernel(
+        forward,
+        backward,
+        rule,
+        operator=lambda x, rate: ops.rsoftmax(x, rate),
+        saves_input=True,
+        rule_from_output=False,
+    )
 
 
 FORMULAS: dict[bool, Formula] = {False: _rows, True: _rows_detached}

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from .apply import apply, unshifted
-from .rows import Solve
+from ..engine.apply import apply, unshifted
+from ..engine.chunked import Solve
 from .softmax import softmax_rows
 
 

@@ -7,10 +7,10 @@ import math
 import torch
 from torch import Tensor
 
-from ..kernels.dispatch import quick
-from ..kernels.rows import entmax_kernel
-from .apply import apply
-from .rows import Solve
+from ..engine.apply import apply
+from ..engine.chunked import Solve
+from ..engine.modes import quick
+from .entmax_rule import entmax_kernel
 
 KERNEL = entmax_kernel(1.0)
 

@@ -7,9 +7,10 @@ import math
 import torch
 from torch import Tensor
 
-from .._arguments import Interval
-from .apply import Parameter, apply
-from .rows import Solve, settled
+from ..engine.apply import apply
+from ..engine.arguments import Interval
+from ..engine.chunked import Solve, settled
+from ..engine.clean import Parameter
 from .sparsemax import gini, sparsemax_rows
 
 DOMAIN = Interval(-math.inf, 1, closed_low=False, closed_high=False)

@@ -7,9 +7,10 @@ import math
 import torch
 from torch import Tensor
 
-from .._arguments import Interval
-from .apply import Parameter, apply, unshifted
-from .rows import Solve
+from ..engine.apply import apply, unshifted
+from ..engine.arguments import Interval
+from ..engine.chunked import Solve
+from ..engine.clean import Parameter
 from .sparsemax import sparsemax_rows
 from .tsoftmax import from_top
 

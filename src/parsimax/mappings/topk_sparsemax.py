@@ -9,12 +9,18 @@ from typing import Literal, overload
 import torch
 from torch import Tensor
 
-from .._arguments import check_count
-from ..kernels.operators import define, like
-from ..kernels.rows import topk_kernel
-from .apply import apply, clean
-from .rows import Solve, Traced, is_plain
+from ..engine.apply import apply
+from ..engine.arguments import check_count
+from ..engine.chunked import Solve, Traced
+from ..engine.clean import clean
+from ..engine.fused import RowKernel
+from ..engine.modes import is_plain
+from ..engine.operators import define
+from ..kernels.schemas import like
+from .entmax_rule import entmax_kernel
 from .sparsemax import sparsemax_root, sparsemax_rows
+
+ops = torch.ops.parsimax
 
 
 def _rows(k: int, z: Tensor, live: Tensor, *, solve: Solve) -> Tensor:
@@ -33,6 +39,15 @@ def _certificate(x: Tensor, k: int) -> Tensor:
     tau = solve(sparsemax_root, best[..., :k])
     same = (best[..., k:] <= tau) | ~rows.allowed.any(-1, keepdim=True)
     return (same & ~rows.broken).squeeze(-1)
+
+
+def topk_kernel(k: int) -> RowKernel:
+    def forward(x: Tensor, _: Tensor | None) -> Tensor:
+        p: Tensor = ops._topk_sparsemax_fwd(x, k)[0]
+        return p
+
+    sparsemax = entmax_kernel(2.0)
+    return RowKernel(forward, sparsemax.backward, sparsemax.rule, lambda x: ops.topk_sparsemax(x, k))
 
 
 @overload

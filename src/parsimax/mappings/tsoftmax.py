@@ -7,9 +7,10 @@ import math
 import torch
 from torch import Tensor
 
-from .._arguments import Interval
-from .apply import Parameter, apply
-from .rows import Solve
+from ..engine.apply import apply
+from ..engine.arguments import Interval
+from ..engine.chunked import Solve
+from ..engine.clean import Parameter
 
 DOMAIN = Interval(0, math.inf, closed_low=False)
 

@@ -7,8 +7,8 @@ import math
 import torch
 from torch import Tensor
 
-from .._arguments import Interval, check_dim, check_number, check_scores
-from ..mappings.rows import work_dtype
+from ..engine.arguments import Interval, check_dim, check_number, check_scores
+from ..engine.precision import work_dtype
 
 
 def _entropy(p: Tensor, dim: int) -> Tensor:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from .._arguments import Interval, check_dim, check_number, check_scores
+from ..engine.arguments import Interval, check_dim, check_number, check_scores
+from ..engine.precision import work_dtype
 from ..mappings.log_entmax import floored_log
-from ..mappings.rows import work_dtype
 
 
 def log_probs(p: Tensor, floor: float = 0.0) -> Tensor:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from .._arguments import check_count, check_dim, check_scores
-from ..mappings.rows import work_dtype
+from ..engine.arguments import check_count, check_dim, check_scores
+from ..engine.precision import work_dtype
 
 
 def sample(

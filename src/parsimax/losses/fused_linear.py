@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .rows import _plain, aliases, derivative_is_observed
+from ..engine.fused import aliases, for_kernel
+from ..engine.modes import derivative_is_observed
 
 ops = torch.ops.parsimax
 Whole = Callable[[Tensor, Tensor, Tensor | None, Tensor | None, Tensor, float, float], Tensor]
@@ -28,7 +29,7 @@ def linear_row_losses(
     given = (hidden, weight, bias, alpha)
     need = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in given)
     if not need:
-        loss: Tensor = ops._linear_loss_fwd(hidden, weight, bias, target, _plain(alpha), fixed, softcap, False)[0]
+        loss: Tensor = ops._linear_loss_fwd(hidden, weight, bias, target, for_kernel(alpha), fixed, softcap, False)[0]
         return loss
     loss = _Linear.apply(*given, target, fixed, softcap, whole)  # type: ignore[no-untyped-call]
     return loss
@@ -47,7 +48,7 @@ class _Linear(torch.autograd.Function):
         softcap: float,
         whole: Whole,
     ) -> Tensor:
-        loss, *state = ops._linear_loss_fwd(hidden, weight, bias, target, _plain(alpha), fixed, softcap, True)
+        loss, *state = ops._linear_loss_fwd(hidden, weight, bias, target, for_kernel(alpha), fixed, softcap, True)
         ctx.numbers, ctx.whole, ctx.state = (fixed, softcap), whole, state
         ctx.save_for_backward(hidden, weight, bias, alpha, target)
         result: Tensor = loss
@@ -67,7 +68,7 @@ class _Linear(torch.autograd.Function):
             return (*(next(grads) if w else None for w in wanted), None, None, None, None)
         g = g.contiguous()
         dhidden, dweight, dbias = ops._linear_loss_bwd(
-            g, hidden, weight, bias, target, _plain(alpha), *ctx.numbers, *ctx.state
+            g, hidden, weight, bias, target, for_kernel(alpha), *ctx.numbers, *ctx.state
         )
         change = None
         if alpha is not None and wanted[3]:

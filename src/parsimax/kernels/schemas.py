@@ -1,13 +1,4 @@
-"""The kernels as operators, for compiled and exported graphs.
-
-A traced call becomes ``parsimax::entmax``, ``parsimax::entmax_loss``, … What such an operator does depends on who looks
-at it. An exported program keeps it whole, and it runs the kernel, or the formula where the kernels cannot run; plain
-reverse mode takes the kernels forward and backward; transforms and forward mode take the formula. So an exported
-program runs and is differentiable wherever ``parsimax`` can be imported. ``torch.compile``, whose graphs nobody can
-differentiate again (torch refuses), goes through it to the kernels themselves.
-
-The kernels, ``parsimax::_entmax_fwd`` and so on, get their shape rules here. They have no derivatives.
-"""
+"""The kernels, ``parsimax::_entmax_fwd`` and so on, and their shape rules. They have no derivatives."""
 
 from __future__ import annotations
 
@@ -17,61 +8,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._subclasses.fake_tensor import FakeTensor
-from torch.autograd import forward_ad
 
-from . import dispatch, library
+from . import library
 
-_fragment = torch.library.Library("parsimax", "FRAGMENT")
-TRACEABLE = (Tensor, torch.nn.Parameter, FakeTensor)
+LIBRARY = torch.library.Library("parsimax", "FRAGMENT")
 CAP = 64  # entries of the support that attention and the fused loss keep for the backward pass
-
-
-def in_graph(*tensors: Tensor) -> bool:
-    """Whether this call is being traced into a graph in which an operator may stand for it."""
-    if not torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
-        return False
-    if forward_ad._current_level >= 0 and not torch.compiler.is_exporting():
-        raise RuntimeError(
-            "torch.compile drops forward-mode tangents of its inputs; take the derivative inside of the compiled "
-            "function, with torch.func.jvp, or call the function uncompiled"
-        )
-    return all(type(t) in TRACEABLE for t in tensors)
-
-
-def define(
-    schema: str, kernel: Callable[..., Tensor], formula: Callable[..., Tensor], fake: Callable[..., Tensor]
-) -> None:
-    """The operator ``parsimax::schema`` with one result.
-
-    ``kernel`` and ``formula`` compute the same; the first derivative of ``kernel`` is by a kernel, too. ``fake`` is a
-    tensor of the shape and type of the result.
-    """
-    name = schema.partition("(")[0]
-    _fragment.define(schema)
-    operator = getattr(torch.ops.parsimax, name).default
-
-    def below(*args: Any) -> Tensor:
-        return kernel(*args) if dispatch.cpu(name, *_tensors(args)) else formula(*args)
-
-    def autograd(*args: Any) -> Tensor:
-        if torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0:
-            return formula(*args)
-        compiling = torch.compiler.is_compiling() and not torch.compiler.is_exporting()
-        if compiling or (torch.is_grad_enabled() and any(t.requires_grad for t in _tensors(args))):
-            return below(*args)
-        with torch._C._AutoDispatchBelowAutograd():
-            out: Tensor = operator(*args)
-        return out
-
-    _fragment.impl(name, below, "CompositeExplicitAutograd")
-    _fragment.impl(name, autograd, "Autograd")
-    _fragment.impl(name, formula, "FuncTorchBatched")  # torch.func.vmap goes through the formula
-    torch.library.register_fake(operator, fake, lib=_fragment)
-
-
-def _tensors(args: tuple[Any, ...]) -> list[Tensor]:
-    return [a for a in args if isinstance(a, Tensor)]
 
 
 def like(x: Tensor, *_: Any) -> Tensor:
@@ -149,4 +90,4 @@ SHAPES: dict[str, Callable[..., Any]] = {
 }
 if library.AVAILABLE:
     for _name, _shape in SHAPES.items():
-        torch.library.register_fake(f"parsimax::{_name}", _shape, lib=_fragment)
+        torch.library.register_fake(f"parsimax::{_name}", _shape, lib=LIBRARY)

@@ -9,7 +9,7 @@ Two ways to run it give the same numbers:
 * plain eager code goes through the rows a chunk at a time, so that the float64 intermediates stay in cache; the
   backward pass differentiates the formula again, chunk by chunk, with the thresholds that the forward pass found;
 * under compile, export, ``torch.func`` and forward mode the formula itself is traced, with the search as an opaque
-  operator. (Where a kernel serves, compiled and exported graphs hold that instead: ``kernels/operators.py``.)
+  operator. (Where a kernel serves, compiled and exported graphs hold that instead: ``engine/operators.py``.)
 """
 
 from __future__ import annotations
@@ -20,20 +20,14 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd import forward_ad
 
-from ..kernels.rows import Rule, aliases
+from .fused import Rule, aliases
+from .modes import is_plain
+from .precision import WIDE, work_dtype
 from .search import Search
 
 Formula = Callable[..., Tensor]
 CHUNK = {"cpu": 1 << 18}  # elements at a time: on a CPU what fits its cache, elsewhere what is worth a launch
-PLAIN = (Tensor, torch.nn.Parameter)
-WIDE = (torch.float32, torch.float64)
-
-
-def work_dtype(device: torch.device) -> torch.dtype:
-    """float64, so that thresholds and sums of a million float32 numbers are right; MPS has no float64."""
-    return torch.float32 if device.type == "mps" else torch.float64
 
 
 class Solve:
@@ -68,17 +62,6 @@ def settled(formula: Formula, z: Tensor, live: Tensor, *parameters: Tensor, solv
         return formula(z, live, *parameters, solve=solve)
     with torch.no_grad():
         return formula(z, live, *parameters, solve=solve)
-
-
-def is_plain(*tensors: Tensor) -> bool:
-    """Nothing but reverse-mode autograd looks at this call."""
-    return not (
-        torch.compiler.is_compiling()
-        or torch._C._are_functorch_transforms_active()
-        or forward_ad._current_level >= 0
-        or torch._C._len_torch_dispatch_stack() > 0
-        or any(type(t) not in PLAIN or t.is_meta or torch._C._functorch.is_legacy_batchedtensor(t) for t in tensors)
-    )
 
 
 def evaluate(

@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .rows import aliases, derivative_is_observed
+from ..engine.fused import aliases, for_kernel
+from ..engine.modes import derivative_is_observed
 
 ops = torch.ops.parsimax
 Whole = Callable[[Tensor, Tensor, Tensor | None, float, float, Tensor | None], Tensor]
@@ -32,15 +33,11 @@ def row_losses(
     return loss
 
 
-def _number(alpha: Tensor | None) -> Tensor | None:
-    return alpha.float() if alpha is not None and alpha.dtype in (torch.bfloat16, torch.float16) else alpha
-
-
 class _Losses(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, target: Tensor, alpha: Tensor | None, *fixed: Any) -> Tensor:
         *ctx.fixed, ctx.whole = fixed
-        loss, *ctx.state = ops._loss_fwd(x, target, _number(alpha), *ctx.fixed)
+        loss, *ctx.state = ops._loss_fwd(x, target, for_kernel(alpha), *ctx.fixed)
         ctx.given = alpha is not None
         ctx.save_for_backward(x, target, *([] if alpha is None else [alpha]))
         result: Tensor = loss.reshape(x.shape[:-1])
@@ -59,7 +56,7 @@ class _Losses(torch.autograd.Function):
                 grads = iter(torch.autograd.grad(y, at, g.to(y.dtype), create_graph=True, materialize_grads=True))
             dx, change = next(grads) if want_x else None, next(grads) if want_alpha else None
             return dx, None, change, None, None, None, None
-        dx, change = ops._loss_bwd(x, target, g.contiguous(), _number(alpha), *ctx.fixed, *ctx.state)
+        dx, change = ops._loss_bwd(x, target, g.contiguous(), for_kernel(alpha), *ctx.fixed, *ctx.state)
         if alpha is None or not want_alpha:
             return dx, None, None, None, None, None, None
         change = change.reshape(*x.shape[:-1], 1).sum_to_size(alpha.shape).to(alpha.dtype)

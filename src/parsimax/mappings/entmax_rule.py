@@ -1,0 +1,111 @@
+"""entmax as a kernel: its derivative is a function of its output."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..engine.fused import RowKernel
+from ..kernels import library
+
+ops = torch.ops.parsimax
+# What the overload calls: choosing it anew at each call costs a microsecond, and going through Python a third of one.
+_overload: Any = ops._entmax_fwd.default if library.AVAILABLE else None
+_entmax_fwd: Any = getattr(_overload, "_op", _overload)
+
+
+def _wide(p: Tensor) -> Tensor:
+    return p.double()
+
+
+def entmax_rule(p: Tensor, g: Tensor, alpha: Tensor | None, value: float) -> tuple[Tensor, Tensor | None]:
+    """The derivative of entmax as a function of its output.
+
+    With s = p^(2-α) on the support, dx = s (g - <s, g>/sum s). At a fixed threshold log p moves with α by
+    q = -L^2 (e^(-y) - 1 + y)/y^2, L = log p, y = (α-1)L, so dp/dα = p q - s sum(p q)/sum(s).
+    """
+    out, p, g = p.dtype, _wide(p), _wide(g)
+    if alpha is None and value in FIXED_WEIGHTS:
+        return _centred(FIXED_WEIGHTS[value](p), p, g).to(out), None
+    a = _wide(alpha) if alpha is not None else torch.full((), value, dtype=p.dtype)
+    on = p != 0  # NaN counts as support, so that it is passed on
+    hard = a == math.inf
+    a = torch.where(hard, 2, a)
+    log = torch.where(on, p, 1).log()
+    s = torch.where(on, ((2 - a) * log).exp(), 0)
+    total = s.sum(-1, keepdim=True)
+    total = torch.where(on.any(-1, keepdim=True), total, 1)
+    g = torch.where(on, g, 0)
+    dx = torch.where(hard, 0, s * (g - (s * g).sum(-1, keepdim=True) / total))
+    if alpha is None:
+        return dx.to(out), None
+    moved = torch.where(on, -p * log.square() * _second_remainder((a - 1) * log), 0)
+    change = (g * (moved - s * (moved.sum(-1, keepdim=True) / total))).sum(-1, keepdim=True)
+    return dx.to(out), torch.where(hard, 0, change)
+
+
+# p^(2-α) at the fixed α, and its derivative where p = 0 is not asked for.
+FIXED_WEIGHTS: dict[float, Callable[[Tensor], Tensor]] = {
+    1.0: lambda p: p,
+    1.5: lambda p: torch.where(p != 0, p, 1).sqrt(),
+    2.0: lambda p: 1 + 0 * p,
+    math.inf: lambda p: 0 * p,
+}
+
+
+def _centred(s: Tensor, p: Tensor, g: Tensor) -> Tensor:
+    """s (g - <s, g>/sum s) on the support of p, where NaN counts as support, so that it is passed on."""
+    on = p != 0
+    s = torch.where(on, s, 0)
+    total = s.sum(-1, keepdim=True)
+    moved = torch.where(on, s * g, 0)
+    return moved - s * (moved.sum(-1, keepdim=True) / torch.where(total == 0, 1, total))
+
+
+def _second_remainder(y: Tensor) -> Tensor:
+    """(e^(-y) - 1 + y)/y^2, smooth through 0."""
+    near = y.abs() < 0.05
+    t = torch.where(near, y, 0)
+    series = 0.5 - t / 6 * (1 - t / 4 * (1 - t / 5 * (1 - t / 6 * (1 - t / 7 * (1 - t / 8 * (1 - t / 9))))))
+    far = torch.where(near, 1, y)
+    return torch.where(near, series, ((-far).expm1() + far) / far.square())
+
+
+def entmax_kernel(value: float | None) -> RowKernel:
+    """Of a fixed α, or of a tensor α if ``value`` is None."""
+    fixed = 0.0 if value is None else value
+
+    def forward(x: Tensor, alpha: Tensor | None) -> Tensor:
+        p: Tensor = _entmax_fwd(x, alpha, fixed)
+        return p
+
+    def backward(p: Tensor, g: Tensor, alpha: Tensor | None, want: bool) -> tuple[Tensor, Tensor | None]:
+        dx, change = ops._entmax_bwd(p, g, alpha, fixed, want)
+        return dx, change if want else None
+
+    def learn(x: Tensor, alpha: Tensor) -> tuple[Tensor, Tensor]:
+        p, state = ops._entmax_learned_fwd(x, alpha)
+        return p, state
+
+    def learn_backward(
+        p: Tensor, x: Tensor, g: Tensor, alpha: Tensor, state: Tensor, want: bool
+    ) -> tuple[Tensor, Tensor | None]:
+        dx, change = ops._entmax_learned_bwd(p, x, g, alpha, state, want)
+        return dx, change if want else None
+
+    rule = partial(entmax_rule, value=fixed)
+
+    def operator(x: Tensor, alpha: Tensor | None = None) -> Tensor:
+        p: Tensor = ops.entmax(x, alpha, fixed)
+        return p
+
+    if value is not None:
+        return RowKernel(forward, backward, rule, operator)
+    return RowKernel(
+        forward, backward, rule, operator, rule_from_output=False, learn=learn, learn_backward=learn_backward
+    )
