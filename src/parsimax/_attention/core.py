@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from ..engine.arguments import check_count
 from ..engine.precision import work_dtype
 from ..mappings.learned import BoundedParameter
-from ..mappings.modules import MappingModule, short
+from ..mappings.modules import MappingModule, readable, short
 from ..mappings.registry import MappingLike
 from . import biases
 from .fixed import FixedTensors
@@ -286,7 +286,7 @@ def _on(value: Tensor, device: torch.device) -> Tensor:
 
 
 def _learned(alpha: Tensor) -> str:
-    if alpha.is_meta:
+    if not readable(alpha):
         return "alpha learned"
     low, high = (f"{end.item():g}" for end in (alpha.min(), alpha.max()))
     return f"alpha={low if low == high else f'{low}…{high}'} learned"

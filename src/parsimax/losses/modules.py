@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from ..engine.arguments import check_number
 from ..mappings.learned import BoundedParameter, shape_of
-from ..mappings.modules import hold, short
+from ..mappings.modules import hold, readable, short
 from ..mappings.registry import MappingLike, resolve
 from .contract import Options
 from .entmax_loss import DOMAIN, entmax15_loss, entmax_loss, sparsemax_loss
@@ -111,9 +111,11 @@ class EntmaxLoss(ClassificationLoss):
         return entmax_loss(scores, target, self.alpha, **self.options())
 
     def extra_repr(self) -> str:
-        learned = "" if self.learned_alpha is None else " learned"
         value = self.alpha
-        return f"alpha={short(value.detach() if isinstance(value, Tensor) else value)}{learned}, {super().extra_repr()}"
+        shown = f"alpha={short(value.detach() if isinstance(value, Tensor) else value)}"
+        if self.learned_alpha is not None:
+            shown = f"{shown} learned" if readable(self.learned_alpha.raw) else "alpha learned"
+        return f"{shown}, {super().extra_repr()}"
 
 
 class FenchelYoungLoss(ClassificationLoss):

@@ -10,13 +10,14 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from .entmax import DOMAIN, entmax
-from .modules import MappingModule, hold
+from .modules import MappingModule, hold, readable
 
 
 class BoundedParameter(nn.Module):
     """A learned number that stays in [low, high] whatever the optimiser does: low + (high - low) sigmoid(raw).
 
-    With ``high`` infinite it is low + softplus(raw). ``raw`` is what is trained and saved.
+    With ``high`` infinite it is low + softplus(raw). ``raw`` is what is trained and saved; of a single number, whose
+    shape is (), it has shape (1,), since FSDP shards no scalars.
     """
 
     def __init__(
@@ -41,13 +42,21 @@ class BoundedParameter(nn.Module):
         above = wide - low
         # the inverses of sigmoid and softplus, the latter without overflow
         raw = (above / (high - wide)).log() if math.isfinite(high) else above + (-(-above).expm1()).log()
-        self.raw = nn.Parameter(raw.to(start.dtype).contiguous())
+        self.shape = tuple(start.shape)
+        self.raw = nn.Parameter(raw.to(start.dtype).reshape(self.shape or (1,)).contiguous())
 
     def forward(self) -> Tensor:
         if math.isinf(self.high):
-            return self.low + F.softplus(self.raw)
-        # The sum can round past the end; a value outside of the interval must not exist.
-        return (self.low + (self.high - self.low) * torch.sigmoid(self.raw)).clamp(self.low, self.high)
+            value = self.low + F.softplus(self.raw)
+        else:  # the sum can round past the end; a value outside of the interval must not exist
+            value = (self.low + (self.high - self.low) * torch.sigmoid(self.raw)).clamp(self.low, self.high)
+        return value if self.shape else value.sum()  # not reshape, which a sharded tensor refuses
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
+        saved = state_dict.get(f"{prefix}raw")
+        if saved is not None and saved.dim() == 0 and not self.shape:  # as a single number was saved at first
+            state_dict[f"{prefix}raw"] = saved.reshape(1)
+        super()._load_from_state_dict(state_dict, prefix, *rest)
 
 
 def shape_of(alpha: float | Tensor, shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -112,7 +121,7 @@ class Entmax(MappingModule):
         if self.learned_alpha is None:
             return super().extra_repr()
         value = self.learned_alpha().detach()
-        if value.is_meta:
+        if not readable(value):
             return f"alpha learned, shape={tuple(value.shape)}, dim={self.dim}"
         low, high = value.min().item(), value.max().item()
         shown = f"{low:g}" if f"{low:g}" == f"{high:g}" else f"{low:g}…{high:g}"

@@ -48,12 +48,15 @@ class MappingModule(nn.Module):
         return ", ".join(f"{name}={short(value)}" for name, value in shown.items())
 
 
+def readable(value: Tensor) -> bool:
+    """Whether a ``repr`` may read it: its values are here. (A rank that prints alone would wait for the others.)"""
+    return type(value) in (Tensor, nn.Parameter) and not value.is_meta
+
+
 def short(value: object) -> str:
     if isinstance(value, Tensor):
         return (
-            f"{value.item():g}"
-            if value.numel() == 1 and not value.is_meta
-            else f"<tensor of shape {tuple(value.shape)}>"
+            f"{value.item():g}" if value.numel() == 1 and readable(value) else f"<tensor of shape {tuple(value.shape)}>"
         )
     return f"{value:g}" if isinstance(value, float) else repr(value)
 
