@@ -130,7 +130,7 @@ template <class S> struct Forward {
   }
   i64 from_scores(T* s, i64 n, i64 r, bool& whole) {
     const Alpha alpha = alpha_of(a, w.b, w.h, w.first + r);
-    const auto found = row_support<T>(s, n, alpha, weight, index);
+    const auto found = find_support<T>(s, n, alpha, weight, index);
     if (found.status != FOUND) return found.status == NOT_A_NUMBER ? -1 : 0;
     a.state[2 * w.row(a, r)] = found.max;
     a.state[2 * w.row(a, r) + 1] = edge_number(alpha, found.edge);

@@ -60,24 +60,6 @@ template <class T, class S> inline void narrowed(const T* x, i64 count, S* out) 
     for (i64 i = 0; i < count; i += W<T>) store<S, T>(out + i, load<T>(x + i));
 }
 
-// Above 2 the weights move by more than the rounding of float: those rows are solved in double.
-template <class T> inline bool needs_double(const Alpha& a) { return same<T, float> && a.alpha > 2; }
-inline void narrow_in_place(void* values, i64 n) {
-  for (i64 j = 0; j < n; j++) {
-    double x;
-    __builtin_memcpy(&x, (char*)values + 8 * j, 8);
-    const float y = float(x);
-    __builtin_memcpy((char*)values + 4 * j, &y, 4);
-  }
-}
-
-// The support of a row of scores; value has room for n + PAD doubles.
-template <class T> inline Support<T> row_support(const T* x, i64 n, const Alpha& a, T* value, int32_t* index) {
-  if (!needs_double<T>(a)) return find_support<T>(x, n, a, value, index);
-  const auto s = find_support<double>(x, n, a, (double*)value, index);
-  if (s.status == FOUND) narrow_in_place(value, s.count);
-  return {s.status, value, s.index, s.count, s.max, s.theta, s.pz, s.edge};
-}
 // The weights of a row of scores whose maximum and edge are known, in place. wide: room for n + PAD doubles.
 template <class T> inline void row_weights(T* x, i64 n, const Alpha& a, double max, const Edge& edge, void* wide) {
   const auto solve = [&](auto* z) {

@@ -7,8 +7,10 @@
 // the threshold is the root of a polynomial: two reads of the row, no exponential, no logarithm.
 // Wide rows: c = max x; a start from four moments, then one pass with exp and log; p follows from that pass by the second
 // order of the last step in the threshold, except close to the edge, where it is computed again.
+// Both are models of the row: what they return is summed, and if the sum is not 1, they did not serve (proof.inl).
 // Included by support.inl, whose find_support is the last that needs it.
 #pragma once
+#include "proof.inl"
 #include "rows.h"
 namespace {
 using parsimax::DenseRow;
@@ -45,7 +47,7 @@ inline double narrow_root(const Binomials& c, const double* mean) {
     const double step = (f * w - g * d) / (df - dg);
     d -= step;
     if (!(d > -0.5 && d < 0.4)) return 0;
-    if (size_of(step) < 1e-7) return 1 + d;
+    if (size_of(step) < tolerance(parsimax::NARROW_ROW, 1e-7)) return 1 + d;
   }
   return 0;
 }
@@ -101,19 +103,26 @@ template <class S> __attribute__((noinline)) bool map_narrow(const S* x, S* p, i
   double k8 = kappa * kappa;
   k8 = k8 * k8 * k8 * k8;
   if (!(omega > 0) || !(kappa <= NARROW) || !(size_of(c.c[SUMS + 1]) * k8 < 1e-7) || !(size_of(c.c[ORDER + 1]) * k8 * kappa < 3e-8)) return false;
-  double total = 0, power = 1, scaled[ORDER + 1];
-  for (int k = SUMS; k >= 1; k--) total = (total + c.c[k] * mean[k]) * omega;
-  const double p_c = 1 / (double(n) * (1 + total));
+  double power = 1, scaled[ORDER + 1];
+  const double p_c = exp(-log(omega) / a.b) / double(n);  // (b / v)^(1/b), not what makes the sum 1: the sum is the proof
   for (int k = 0; k <= ORDER; k++) scaled[k] = c.c[k] * power * p_c, power *= omega;
-  if (keep) *keep = {v, centre, DenseRow::NARROW};
   V<T> h[ORDER + 1];
   for (int k = 0; k <= ORDER; k++) h[k] = all<T>(scaled[k]);
-  for (i = 0; i < n; i += L) {
-    const V<T> u = (load<T>(x + i, n - i, centre) - m) * v0;
-    V<T> r = h[ORDER];
-    for (int k = ORDER - 1; k >= 0; k--) r = fma<T>(r, u, h[k]);
-    store<S, T>(p + i, r, n - i);
+  Total<T> mass;
+  for (i = 0; i < n;) {
+    V<T> some{};
+    for (int k = 0; k < 8 && i < n; k++, i += L) {
+      const V<T> u = (load<T>(x + i, n - i, centre) - m) * v0;
+      V<T> r = h[ORDER];
+      for (int j = ORDER - 1; j >= 0; j--) r = fma<T>(r, u, h[j]);
+      some += r;
+      store<S, T>(p + i, r, n - i);
+    }
+    mass.add(some);
   }
+  const double beyond = double((L - n % L) % L) * T(scaled[0]);  // the lanes past the end hold the centre
+  if (!small(mass.get() - beyond - 1, tolerance(parsimax::NARROW_ROW, PROOF<T>))) return false;
+  if (keep) *keep = {v, centre, DenseRow::NARROW};
   return true;
 }
 
@@ -152,14 +161,14 @@ inline void start_wide(const Alpha& a, const float* z, i64 n, Edge& e) {
   if (f.w < 0) e = f;  // false for NaN
 }
 // z = x - max -> p, into out; z has `n` numbers, then -inf up to a vector, and there is as much room again behind it.
-// False, and nothing is done but e, if the search does not settle as it does in nearly dense rows.
+// False, and z is as it was, if the search does not settle as it does in nearly dense rows.
 template <bool PZ, class O> inline bool map_wide(const Alpha& a, float* z, i64 n, Edge& e, O* out, double* pz) {
   using T = float;
   constexpr i64 L = W<T>;
   T* kept = z + (n + L - 1) / L * L + L;
   start_wide(a, z, n, e);
   const double B = 1 / a.b, b2 = B * (B - 1) / 2;
-  double R = 0, S1 = 0, S2 = 0, eps = 0, scale = 1;
+  double R = 0, S1 = 0, S2 = 0, eps = 0;
   for (int it = 0;; it++) {
     if (it == 4) return false;
     const Curve<T> curve(a.b, a.b / e.E);
@@ -188,23 +197,23 @@ template <bool PZ, class O> inline bool map_wide(const Alpha& a, float* z, i64 n
       if (size_of(step) < 1e-9) break;
     }
     eps = x;
-    scale = 1 / (R * (1 + x * (one + two * x)));
     e.w -= B * log1p(x);
     const double before = e.E;
     e.E = exp(a.b * e.w);
-    if (size_of(x) * B < 2e-3) {
+    if (size_of(x) * B < (parsimax::mutation == parsimax::WIDE_ROW ? 0.05 : 2e-3)) {
       eps = before / e.E - 1;
       break;
     }
   }
   const Curve<T> exact(a.b, a.b / e.E);
   const double old = a.b / e.E / (1 + eps);
-  const V<T> K = all<T>(old), c = all<T>(scale), near = all<T>(size_of(eps) * 2000 > 1e-5 ? size_of(eps) * 2000 : 1e-5);
+  const V<T> K = all<T>(old), c = all<T>(exp(e.w)), near = all<T>(size_of(eps) * 2000 > 1e-5 ? size_of(eps) * 2000 : 1e-5);
   const V<T> step = all<T>(eps), first = all<T>(B), second = all<T>(b2);
-  Total<T> dot;
+  const bool in_place = (const void*)out == (const void*)z;
+  Total<T> mass, dot;
   for (i64 i = 0; i < n;) {
-    V<T> along{};
-    for (int k = 0; k < 16 && i < n; k++, i += L) {
+    V<T> some{}, along{};
+    for (int k = 0; k < 8 && i < n; k++, i += L) {
       const V<T> v = load<T>(z + i);
       V<T> y = fma<T>(v, K, all<T>(1)), p;
       if (__builtin_expect(gt_bits<T>(near, y) & gt_bits<T>(y, -near), 0)) p = exact.at(v, y) * c;
@@ -213,14 +222,16 @@ template <bool PZ, class O> inline bool map_wide(const Alpha& a, float* z, i64 n
         p = load<T>(kept + i) * c * fma<T>(x, fma<T>(x, second, first), all<T>(1));
         p = y > 0 ? p : V<T>{};  // 1/y is NaN for a forbidden entry
       }
+      some += p;
       if constexpr (PZ) along += p > 0 ? p * v : V<T>{};
-      if constexpr (same<O, T>) {
-        if (out == z) store<T, T>(z + i, p);
-        else store<O, T>(out + i, p, n - i);
-      } else store<O, T>(out + i, p, n - i);
+      if (in_place) store<T, T>(kept + i, p);
+      else store<O, T>(out + i, p, n - i);
     }
+    mass.add(some);
     if constexpr (PZ) dot.add(along);
   }
+  if (!small(mass.get() - 1, tolerance(parsimax::WIDE_ROW, PROOF<T>))) return false;
+  if (in_place) __builtin_memcpy((void*)out, kept, (n + L - 1) / L * L * sizeof(T));
   if constexpr (PZ) *pz = dot.get();
   return true;
 }

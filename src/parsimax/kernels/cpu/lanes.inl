@@ -162,20 +162,32 @@ template <bool QUICK> inline V<float> log2_ratio(V<float> f) {
     return horner<float>(f, all<float>(7.806572213e-02), -1.742292175e-01, 2.163247097e-01, -2.427236216e-01, 2.881915286e-01,
                          -3.605759187e-01, 4.809020798e-01, -7.213484784e-01, 1.442695032);
 }
-// alpha in [0, 2], one per lane, in float: smooth through alpha = 1 (b = 0), as curve.inl and solve_general are.
+// The functions of curve.inl on a Wide vector, which is two of double.
+template <class F> inline Wide<float> halves(Wide<float> v, F f) {
+  V<double> h[2];
+  __builtin_memcpy(h, &v, sizeof v);
+  h[0] = f(h[0]), h[1] = f(h[1]);
+  __builtin_memcpy(&v, h, sizeof v);
+  return v;
+}
+// alpha in [0, 2], one per lane, in float: smooth through alpha = 1 (b = 0), as curve.inl and solve_general are. w and the edge
+// that follows from it are in double, K is in two parts: a plateau close to the edge moves with them as a whole.
 // QUICK is good to 1e-3 or so where b > QUICK_FROM: enough on the way to the root.
 constexpr float QUICK_FROM = 0.02f, LANE_LOWEST = -1e30f;  // z is not below the second
 struct LaneCurve {
   using T = float;
-  V<T> b, inv_b, kappa, K;  // kappa = 1 / E = e^(-b w), K = b kappa
-  void move(V<T> w) {
-    kappa = exp2<T>(-b * w * T(1.4426950408889634));
-    K = b * kappa;
+  V<T> b, inv_b, kappa, K, low;  // kappa = 1 / E = e^(-b w), K + low = b kappa
+  Wide<T> exact_b;
+  void move(Wide<T> w) {
+    const Wide<T> grown = halves(exact_b * w * -1.4426950408889634, [](V<double> t) { return exp2<double>(t); }), k = exact_b * grown;
+    kappa = narrow<T>(grown);
+    K = narrow<T>(k);
+    low = narrow<T>(k - widen<T>(K));
   }
   template <bool QUICK> V<T> at(V<T> z, V<T>& y) const {
-    const V<T> line = fma<T>(z, K, all<T>(1));
+    V<T> line = fma<T>(z, K, all<T>(1)), f, r;
+    if constexpr (!QUICK) line = fma<T>(z, low, line);
     y = vmax<T>(line, all<T>(1e-30));  // r / y is 0 where r is
-    V<T> f, r;
     const V<T> e = split<T>(y, f);
     if constexpr (QUICK) {
       const V<T> t = fma<T>(f, log2_ratio<true>(f), e) * inv_b, n = nearest<T>(t);
@@ -183,8 +195,9 @@ struct LaneCurve {
     } else {
       const V<T> u = z * kappa;
       f = e == 0 ? u * b : f;
-      const V<T> ratio = log2_ratio<false>(f);
-      r = exp2<T>(e == 0 ? u * ratio : (e + f * ratio) * inv_b);
+      const V<T> ratio = log2_ratio<false>(f), g = e == 0 ? u * ratio : f * ratio * inv_b, t = vmax<T>(fma<T>(e, inv_b, g), all<T>(-160));
+      const V<T> n = nearest<T>(t);
+      r = scale2<T>(exp2_part<T>(t > T(-160) ? fma<T>(e, inv_b, -n) + g : V<T>{}), n);
     }
     return line > 0 ? r : V<T>{};
   }
@@ -197,43 +210,50 @@ struct LaneCurve {
     return ax < T(0.4) ? (f > T(-0.25) ? (f < T(0.5) ? near : far) : far) : far;
   }
 };
+constexpr i64 COLUMNS = 8;  // numbers added in float before they join a sum in double
 // One pass over the columns: the sum of r, which goes into `out` too, and of r / y.
-template <bool QUICK> inline V<float> pass_lanes(const V<float>* z, V<float>* out, i64 most, const LaneCurve& c, V<float>& slope) {
+template <bool QUICK> inline V<float> pass_lanes(const V<float>* z, V<float>* out, i64 most, const LaneCurve& c, V<float>& slope, Wide<float>* total = nullptr) {
   using T = float;
   V<T> R{}, y;
   slope = V<T>{};
-  for (i64 j = 0; j < most; j++) {
-    const V<T> r = c.at<QUICK>(z[j], y);
-    if constexpr (!QUICK) out[j] = r;
-    R += r;
-    slope += r * recip<T, 0>(y);
+  for (i64 j = 0; j < most;) {
+    V<T> some{};
+    for (int k = 0; k < COLUMNS && j < most; k++, j++) {
+      const V<T> r = c.at<QUICK>(z[j], y);
+      if constexpr (!QUICK) out[j] = r;
+      some += r;
+      slope += r * recip<T, 0>(y);
+    }
+    if constexpr (QUICK) R += some;
+    else *total += widen<T>(some);
   }
   return R;
 }
-// Newton on columns of z (LANE_LOWEST beyond a row's count) from w. `out` becomes p, the pass that proves it being the last.
-// A lane that is done stays as it is while others go on. What K cannot hold of the last step goes into p by its first order,
-// dr = -r (1 - 1/y) dw: with many entries close to the edge an ulp of K is too much.
-inline void solve_lanes(const V<float>* z, V<float>* out, i64 most, LaneCurve& c, V<float> w) {
+// Newton on columns of z (LANE_LOWEST beyond a row's count) from w. `out` becomes p, and the lanes whose last pass was no proof
+// are the result. A lane that is done stays as it is while others go on.
+inline unsigned solve_lanes(const V<float>* z, V<float>* out, i64 most, LaneCurve& c, V<float> from) {
   using T = float;
-  V<T> live = all<T>(1), last = all<T>(1), R, slope, size, dw;
+  const V<T> ln2 = all<T>(0.6931471805599453), enough = all<T>(tolerance(parsimax::GENERAL_LANE, PROOF<T>));
+  Wide<T> w = widen<T>(from);
+  V<T> R, size;
   for (int it = 0;; it++) {
-    R = pass_lanes<false>(z, out, most, c, slope);
-    const V<T> excess = R > 0 ? log2<T>(R) * T(0.6931471805599453) + w : V<T>{};
+    V<T> slope, f;
+    Wide<T> total{};
+    pass_lanes<false>(z, out, most, c, slope, &total);
+    R = narrow<T>(total);
+    // log R + w: the large parts in double
+    const V<T> e = split<T>(R, f), rest = narrow<T>(total - widen<T>(R)) / R;
+    const V<T> log_R = narrow<T>(widen<T>(e) * 0.69314718055994530942 + w) + (log2_part<T>(f) * ln2 + rest);
+    const V<T> excess = R > 0 ? log_R : V<T>{};
     size = excess < 0 ? -excess : excess;
-    dw = R > 0 ? c.step(R, slope, excess) : V<T>{};
-    live = size > T(3e-7) ? live : V<T>{};
-    live = size < T(1e-4) ? (size < last ? live : V<T>{}) : live;  // rounding is all that is left
-    last = size * T(0.5);
-    if (!gt_bits<T>(live, V<T>{}) || it == 40) break;
-    w += live > 0 ? dw : V<T>{};
+    const V<T> dw = R > 0 ? c.step(R, slope, excess) : V<T>{}, moved = size > enough ? (dw == dw ? dw : V<T>{}) : V<T>{};
+    if (!gt_bits<T>(size, enough) || it == 30) break;
+    w += widen<T>(moved);
     c.move(w);
   }
-  dw = size < T(1e-4) ? dw : V<T>{};
-  const V<T> scale = 1 / (R - dw * (R - slope));
-  for (i64 j = 0; j < most; j++) {
-    const V<T> r = out[j], y = vmax<T>(fma<T>(z[j], c.K, all<T>(1)), all<T>(1e-30));
-    out[j] = positive<T>(r - dw * (r - r * recip<T, 1>(y))) * scale;
-  }
+  const V<T> scale = 1 / R;
+  for (i64 j = 0; j < most; j++) out[j] *= scale;
+  return nle_bits<T>(size, enough) & gt_bits<T>(c.b != 0 ? all<T>(1) : V<T>{}, V<T>{});  // softmax is r / sum r
 }
 // A few quick steps, in the lanes where b > QUICK_FROM: in terms of E the step is E' = E + (R^-b - E) sum r / sum (r / y).
 inline void approach_lanes(const V<float>* z, i64 most, LaneCurve& c, int passes) {
@@ -249,27 +269,52 @@ inline void approach_lanes(const V<float>* z, i64 most, LaneCurve& c, int passes
 // alpha = 2 or 1.5 in every lane, from E. Its last step is kept apart as the low part.
 template <class T, Kind A> constexpr T LANE_SLOPE = A == SPARSEMAX ? T(1) : T(0.5);
 template <class T, Kind A> inline void solve_lanes_fixed(V<T>* z, i64 columns, V<T> count, V<T>& E, V<T>& step, int limit) {
-  constexpr T TOL = same<T, float> ? T(2e-7) : T(1e-15);
+  const T TOL = T(tolerance(A == SPARSEMAX ? parsimax::SPARSEMAX_LANE : parsimax::ENTMAX15_LANE, same<T, float> ? 1e-7 : 1e-15));
   V<T> live = all<T>(1);  // a solved lane stays as it is while others go on
   step = V<T>{};
   if (columns & 1) z[columns++] = all<T>(-INF<T>);
   for (int it = 0; it < limit; it++) {
-    V<T> s{}, k{}, s1{}, k1{};
+    V<T> k{}, k1{};
+    Wide<T> total{};
     auto add = [&](V<T> v, V<T>& sum, V<T>& slope) {
       const V<T> d = positive<T>(v * LANE_SLOPE<T, A> + E);
       if constexpr (A == SPARSEMAX) sum += d, slope += d > 0 ? all<T>(1) : V<T>{};
       else sum += d * d, slope += d;
     };
     E -= live > 0 ? step : V<T>{};
-    for (i64 j = 0; j < columns; j += 2) add(z[j], s, k), add(z[j + 1], s1, k1);
-    s += s1, k += k1;
+    for (i64 j = 0; j < columns;) {
+      V<T> s{}, s1{};
+      for (i64 u = 0; u < COLUMNS && j < columns; u += 2, j += 2) add(z[j], s, k), add(z[j + 1], s1, k1);
+      total += widen<T>(s + s1);
+    }
+    k += k1;
+    const V<T> s = narrow<T>(total), over = narrow<T>(total - 1);
     V<T> left, next;
-    if constexpr (A == SPARSEMAX) next = (s - 1) / k, left = s - 1;
-    else next = (s - vroot<T>(s)) / k, left = s < T(1.2) ? count * next * next - 2 * k * next + s - 1 : s;
+    if constexpr (A == SPARSEMAX) next = over / k, left = over;
+    else {  // s - root s without the rounding of s
+      const V<T> root = vroot<T>(s);
+      next = over * root / (root + 1) / k;
+      left = s < T(1.2) ? count * next * next - 2 * k * next + over : s;
+    }
     next = k > 0 ? next : V<T>{};
     step = live > 0 ? next : step;
     live = left > TOL ? live : V<T>{};
     if (!gt_bits<T>(live, V<T>{})) break;
   }
+}
+// The p of such an edge, and the lanes where they do not sum to 1.
+template <class T, Kind A> inline unsigned evaluate_lanes_fixed(const V<T>* z, V<T>* out, i64 columns, V<T> E, V<T> step) {
+  Wide<T> total{};
+  for (i64 j = 0; j < columns;) {
+    V<T> some{};
+    for (i64 u = 0; u < COLUMNS && j < columns; u++, j++) {
+      const V<T> d = positive<T>(z[j] * LANE_SLOPE<T, A> + E - step);
+      out[j] = A == SPARSEMAX ? d : d * d;
+      some += out[j];
+    }
+    total += widen<T>(some);
+  }
+  const V<T> off = narrow<T>(total - 1), size = off < 0 ? -off : off;
+  return nle_bits<T>(size, all<T>(tolerance(A == SPARSEMAX ? parsimax::SPARSEMAX_LANE : parsimax::ENTMAX15_LANE, PROOF<T>)));
 }
 }  // namespace

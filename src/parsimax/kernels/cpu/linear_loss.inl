@@ -109,7 +109,7 @@ template <class S> void forward(const LinearLoss& p, const Chunk& c, i64 i, void
   const Alpha alpha = alpha_of(p, row);
   T* value = (T*)scratch;
   int32_t* index = (int32_t*)((double*)scratch + p.classes + PAD);
-  const auto found = row_support<T>(z, p.classes, alpha, value, index);
+  const auto found = find_support<T>(z, p.classes, alpha, value, index);
   if (found.status == NOT_A_NUMBER || alpha.alpha == 0) {
     p.count[row] = -1;
     loss = T(__builtin_nan(""));

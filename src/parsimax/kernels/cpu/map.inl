@@ -37,15 +37,25 @@ template <class T, class S> inline void map_row(const S* x, S* p, i64 n, const A
   if (k.max == -INF<T>) return fill_row(p, n, 0);
   T* value = sc.numbers<T>(0);
   Edge e = start<T>(a, k);
-  const Gathered g = gather<T>(x, n, k.max, cut(a, e), value, sc.index());
+  const double least = cut(a, e);
+  const Gathered g = gather<T>(x, n, k.max, least, value, sc.index());
   if constexpr (same<T, float>)
     if (g.dense && try_wide<false>(a, value, n, e, p, (double*)nullptr)) {
       if (keep) *keep = {a.b / e.E, k.max, DenseRow::WIDE};
       return;
     }
+  auto finish = [&] {
+    return g.dense ? evaluate<T, false>(a, e, value, n, p, (double*)nullptr) : evaluate<T, false>(a, e, value, g.count, value, (double*)nullptr);
+  };
   solve<T>(a, value, g.count, e);
-  if (g.dense) return evaluate<T, false>(a, e, value, n, p, (double*)nullptr);
-  evaluate<T, false>(a, e, value, g.count, value, (double*)nullptr);
-  scatter(p, n, value, sc.index(), g.count);
+  if (!finish()) {
+    if constexpr (same<T, float>) return map_row<double>(x, p, n, a, sc);
+    else {
+      gather<T>(x, n, k.max, least, value, sc.index());
+      bisect(a, value, g.count, e);
+      finish();
+    }
+  }
+  if (!g.dense) scatter(p, n, value, sc.index(), g.count);
 }
 }  // namespace

@@ -42,8 +42,10 @@ inline unsigned map_lanes(const S* x, S* p, i64 n, int rows, const double* alpha
     alignas(VB) T b[L];
     for (int r = 0; r < L; r++) b[r] = T(alpha[r] - 1);
     c.b = load<T>(b);
+    c.exact_b = widen<T>(c.b);
+    for (int r = 0; r < L; r++) c.exact_b[r] = alpha[r] - 1;
     c.inv_b = c.b == 0 ? V<T>{} : 1 / c.b;
-    c.move(w);
+    c.kappa = all<T>(1), c.K = c.b, c.low = narrow<T>(c.exact_b - widen<T>(c.b));
     quick = gt_bits<T>(c.b, all<T>(QUICK_FROM));
     for (int j = 0; j < L; j++) pack.columns[j] = vmax<T>(pack.columns[j], all<T>(LANE_LOWEST));
     if (quick) approach_lanes(pack.columns, L, c, 1);
@@ -85,17 +87,13 @@ inline unsigned map_lanes(const S* x, S* p, i64 n, int rows, const double* alpha
     if (quick) {
       approach_lanes(z, most, c, 2);
       w = c.b > QUICK_FROM ? log2<T>(c.kappa) * -c.inv_b * T(0.6931471805599453) : w;
-      c.move(w);
+      c.move(widen<T>(w));
     }
-    solve_lanes(z, out, most, c, w);
+    odd |= solve_lanes(z, out, most, c, w);
     odd |= gt_bits<T>(c.b, V<T>{}) & gt_bits<T>(all<T>(1), edge * c.kappa);
   } else {
     solve_lanes_fixed<T, A>(z, most, held, E, step, 100);
-    for (i64 j = 0; j < most; j++) {
-      const V<T> d = positive<T>(z[j] * B + E - step);
-      out[j] = A == SPARSEMAX ? d : d * d;
-    }
-    odd |= gt_bits<T>(E - step, edge);
+    odd |= evaluate_lanes_fixed<T, A>(z, out, most, E, step) | gt_bits<T>(E - step, edge);
   }
   pack.to_rows(out, most);
   unpack_rows<T>(p, n, pack, marks, ~odd, stream, x + L * n, (const S*)nullptr);

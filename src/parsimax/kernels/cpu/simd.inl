@@ -369,13 +369,20 @@ template <class T, int STEPS> inline V<T> recip(V<T> v) {
   return 1 / v;
 }
 
+// As many doubles as V<T> has numbers: what must not be rounded to float between steps.
+template <class T> using Wide = VL<double, W<T>>;
+template <class T> inline Wide<T> widen(V<T> v) {
+  if constexpr (same<T, double>) return v;
+  else return __builtin_convertvector(v, Wide<T>);
+}
+template <class T> inline V<T> narrow(Wide<T> v) {
+  if constexpr (same<T, double>) return v;
+  else return __builtin_convertvector(v, V<T>);
+}
 // A sum of many numbers: T inside a block, double between blocks, so that a million equal numbers add up.
 template <class T> struct Total {
-  VL<double, W<T>> wide{};
-  void add(V<T> v) {
-    if constexpr (same<T, double>) wide += v;
-    else wide += __builtin_convertvector(v, decltype(wide));
-  }
+  Wide<T> wide{};
+  void add(V<T> v) { wide += widen<T>(v); }
   double get() const { return reduce<false, double, W<T>>(wide); }
 };
 }  // namespace

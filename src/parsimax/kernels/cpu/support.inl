@@ -12,11 +12,13 @@
 //   Edge e = start(a, k)                   a rigorous edge from the lane maxima
 //   Gathered g = gather(x, n, k.max, cut(a, e), value, index)     candidates z, and their columns
 //   solve<T>(a, value, count, e)           the edge of the candidates
-//   evaluate<T, PZ>(a, e, value, count, value, &pz)   z -> p in place; pz = sum p z if PZ;  theta(a, e)
-// or all of it:  Support<T> s = find_support<T>(x, n, a, value, index, edge)
-// value and index need room for n + PAD numbers, value for twice as many floats. After a call value[count .. next multiple of W) is 0 (-inf before).
+//   evaluate<T, PZ>(a, e, value, count, value, &pz)   z -> p in place; pz = sum p z if PZ;  theta(a, e). Its result is the proof:
+//                                          true if the edge is the root (proof.inl)
+// or all of it:  Support<T> s = find_support<T>(x, n, a, value, index), in double where float has no proof
+// value and index need room for n + PAD numbers, value for as many doubles. After a call value[count .. next multiple of W) is 0 (-inf before).
 #pragma once
 #include "curve.inl"
+#include "proof.inl"
 extern "C" {
 double log(double) noexcept;
 double exp(double) noexcept;
@@ -104,7 +106,7 @@ template <class T, Kind A> inline double pass(const T* z, i64 count, double E, d
   return s_all.get();
 }
 template <class T, Kind A> inline void solve_fixed(const T* z, i64 count, Edge& e) {
-  constexpr double TOL = same<T, float> ? 1e-7 : 1e-15;
+  const double TOL = tolerance(A == SPARSEMAX ? parsimax::SPARSEMAX_ROW : parsimax::ENTMAX15_ROW, same<T, float> ? 1e-7 : 1e-15);
   for (int it = 0; it < 100; it++) {
     double k, s = pass<T, A>(z, count, e.E, k);
     if (!(k > 0)) break;
@@ -137,7 +139,7 @@ template <class T> inline double pass_general(const Alpha& a, const T* z, i64 co
   return s_all.get();
 }
 template <class T> inline void solve_general(const Alpha& a, const T* z, i64 count, Edge& e, int limit) {
-  constexpr double TOL = same<T, float> ? 5e-8 : 2e-16;
+  const double TOL = tolerance(parsimax::GENERAL_ROW, same<T, float> ? 5e-8 : 2e-16);
   double last = 0, rate = 1;
   for (int it = 0; it < limit; it++) {
     double slope, R = pass_general<T>(a, z, count, e.E, slope);
@@ -182,7 +184,7 @@ template <class T> inline void solve_flat(const Alpha& a, const T* z, i64 count,
 // root. It is taken only inside the bracket, and only while two steps halve the bracket.
 template <class T> inline void solve_steep(const Alpha& a, const T* z, i64 count, Edge& e) {
   double low = -log(double(count ? count : 1)) - 1e-9, high = e.w, before = INF<double>;
-  for (int it = 0; it < 300 && high - low > 1e-16; it++) {
+  for (int it = 0; it < 300 && high - low > tolerance(parsimax::STEEP_ROW, 1e-16); it++) {
     double slope, R = pass_general<T>(a, z, count, e.E, slope);
     const double excess = log(R) + e.w;
     if (excess == 0) break;
@@ -284,69 +286,116 @@ inline void evaluate_steep(const Alpha& a, const Edge& e, double* z, i64 count, 
   pz = sum<T>(along);
 }
 
-// z -> p, in place or (dense rows) into another array of any storage type, with the sum of p z if asked for.
+// z -> p, in place or (dense rows) into another array of any storage type, with the sum of p z if asked for. True if the sum
+// of p, before anything is divided by it, is 1.
 template <class T, bool PZ, class O>
-inline void evaluate(const Alpha& a, const Edge& e, T* z, i64 count, O* out, double* pz) {
+inline bool evaluate(const Alpha& a, const Edge& e, T* z, i64 count, O* out, double* pz) {
   constexpr i64 L = W<T>;
-  Total<T> dot, r_all;
+  Total<T> dot, mass;
   auto put = [&](i64 i, V<T> v) { (const void*)out == (const void*)z ? store<T, T>(z + i, v) : store<O, T>(out + i, v, count - i); };
   auto each = [&](auto f, auto keep) {
-    for (i64 i = 0; i < count; i += L) {
-      const V<T> v = load<T>(z + i), r = f(v);
-      if constexpr (PZ) dot.add(r > 0 ? r * v : V<T>{});
-      keep(i, r);
+    for (i64 i = 0; i < count;) {
+      V<T> some{}, along{};
+      for (int u = 0; u < 8 && i < count; u++, i += L) {
+        const V<T> v = load<T>(z + i), r = f(v);
+        some += r;
+        if constexpr (PZ) along += r > 0 ? r * v : V<T>{};
+        keep(i, r);
+      }
+      mass.add(some);
+      if constexpr (PZ) dot.add(along);
     }
   };
-  auto keep = [&](i64 i, V<T> r) { r_all.add(r), store<T, T>(z + i, r); };
-  double scale = 1;
   const V<T> hi = all<T>(e.E), lo = all<T>(e.E - double(T(e.E)));
-  if (a.kind == SPARSEMAX) each([&](V<T> v) { return positive<T>(v + hi + lo); }, put);
-  else if (a.kind == ENTMAX15) each([&](V<T> v) { const V<T> d = positive<T>(v * T(0.5) + hi + lo); return d * d; }, put);
-  else {
-    if constexpr (same<T, double>) {
-      double along = 0;
-      if (a.kind == GENERAL && a.alpha > 2) {
-        evaluate_steep(a, e, z, count, along);
-        for (i64 i = 0; i < count; i += L) put(i, load<T>(z + i));
-        if constexpr (PZ) *pz = along;
-        return;
-      }
-    }
-    if (a.kind == ARGMAX) each([&](V<T> v) { return v == 0 ? all<T>(1) : V<T>{}; }, keep);
-    else {
-      const Curve<T> curve(a.b, a.b / e.E);
-      each([&](V<T> v) { V<T> y; return curve.at(v, y); }, keep);
-    }
-    scale = 1 / r_all.get();
-    for (i64 i = 0; i < count; i += L) put(i, load<T>(z + i) * T(scale));
+  if (a.kind == SPARSEMAX || a.kind == ENTMAX15) {
+    if (a.kind == SPARSEMAX) each([&](V<T> v) { return positive<T>(v + hi + lo); }, put);
+    else each([&](V<T> v) { const V<T> d = positive<T>(v * T(0.5) + hi + lo); return d * d; }, put);
+    if constexpr (PZ) *pz = dot.get();
+    return small(mass.get() - 1, tolerance(a.kind == SPARSEMAX ? parsimax::SPARSEMAX_ROW : parsimax::ENTMAX15_ROW, PROOF<T>));
   }
+  if constexpr (same<T, double>)
+    if (a.kind == GENERAL && a.alpha > 2) {  // the bracket of its search has closed, and what is left of the mass is dealt out
+      double along = 0;
+      evaluate_steep(a, e, z, count, along);
+      for (i64 i = 0; i < count; i += L) put(i, load<T>(z + i));
+      if constexpr (PZ) *pz = along;
+      return true;
+    }
+  auto keep = [&](i64 i, V<T> r) { store<T, T>(z + i, r); };
+  if (a.kind == ARGMAX) each([&](V<T> v) { return v == 0 ? all<T>(1) : V<T>{}; }, keep);
+  else {
+    const Curve<T> curve(a.b, a.b / e.E);
+    each([&](V<T> v) { V<T> y; return curve.at(v, y); }, keep);
+  }
+  const double R = mass.get(), scale = 1 / R;
+  for (i64 i = 0; i < count; i += L) put(i, load<T>(z + i) * T(scale));
   if constexpr (PZ) *pz = dot.get() * scale;
+  // Softmax and argmax have no edge: they are r / sum r.
+  return a.kind == ARGMAX || a.b == 0 || small(log(R) + e.w, tolerance(parsimax::GENERAL_ROW, PROOF<T>));
+}
+// Bisection, for rows of double that Newton left without a proof: the sum rises with the edge, so a closed bracket is one.
+inline void bisect(const Alpha& a, const double* z, i64 count, Edge& e) {
+  if (a.kind == GENERAL) {
+    e = Edge();
+    return solve_steep<double>(a, z, count, e);
+  }
+  double low = 0, high = 1, slope;
+  for (int it = 0; it < 1100 && low + (high - low) / 2 != low && low + (high - low) / 2 != high; it++) {
+    e.E = low + (high - low) / 2;
+    const double mass = a.kind == SPARSEMAX ? pass<double, SPARSEMAX>(z, count, e.E, slope) : pass<double, ENTMAX15>(z, count, e.E, slope);
+    (mass > 1 ? high : low) = e.E;
+  }
 }
 
 }  // namespace
 #include "dense.inl"
 namespace {
-template <class T, class S>
-inline Support<T> find_support(const S* x, i64 n, const Alpha& a, T* value, int32_t* index, Edge known = Edge()) {
+inline void narrow_in_place(void* values, i64 n) {
+  for (i64 j = 0; j < n; j++) {
+    double x;
+    __builtin_memcpy(&x, (char*)values + 8 * j, 8);
+    const float y = float(x);
+    __builtin_memcpy((char*)values + 4 * j, &y, 4);
+  }
+  store<float, float>((float*)values + n, V<float>{});
+}
+// Above 2 the weights move by more than the rounding of float: those rows are solved in double.
+template <class T> inline bool needs_double(const Alpha& a) { return same<T, float> && a.alpha > 2; }
+
+template <class T, class S> inline Support<T> find_support(const S* x, i64 n, const Alpha& a, T* value, int32_t* index) {
   Support<T> s{};
   const Peak<T> k = peak<T>(x, n);
   s.status = k.bad || a.kind == INVALID ? NOT_A_NUMBER : k.max == -INF<T> ? EMPTY : FOUND;
   if (s.status != FOUND) return s;
-  Edge e = start<T>(a, k);
-  if (known.w < e.w || known.E < e.E) e = known;
-  const Gathered g = gather<T>(x, n, k.max, cut(a, e), value, index);
   bool done = false;
-  if constexpr (same<T, float>) done = g.dense && try_wide<true>(a, value, n, e, value, &s.pz);
-  if (!done) {
-    solve<T>(a, value, g.count, e);
-    evaluate<T, true>(a, e, value, g.count, value, &s.pz);
+  if (!needs_double<T>(a)) {
+    Edge e = start<T>(a, k);
+    const double least = cut(a, e);
+    const Gathered g = gather<T>(x, n, k.max, least, value, index);
+    if constexpr (same<T, float>) done = g.dense && try_wide<true>(a, value, n, e, value, &s.pz);
+    if (!done) {
+      solve<T>(a, value, g.count, e);
+      done = evaluate<T, true>(a, e, value, g.count, value, &s.pz);
+    }
+    if constexpr (same<T, double>)
+      if (!done) {
+        gather<T>(x, n, k.max, least, value, index);
+        bisect(a, value, g.count, e);
+        evaluate<T, true>(a, e, value, g.count, value, &s.pz);
+      }
+    s.value = value;
+    s.index = g.dense ? nullptr : index;
+    s.count = g.count;
+    s.max = k.max;
+    s.edge = e;
+    s.theta = theta(a, e);
   }
-  s.value = value;
-  s.index = g.dense ? nullptr : index;
-  s.count = g.count;
-  s.max = k.max;
-  s.edge = e;
-  s.theta = theta(a, e);
+  if constexpr (same<T, float>)
+    if (!done) {
+      const auto d = find_support<double>(x, n, a, (double*)value, index);
+      narrow_in_place(value, d.count);
+      return {d.status, value, d.index, d.count, d.max, d.theta, d.pz, d.edge};
+    }
   return s;
 }
 }  // namespace

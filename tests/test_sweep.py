@@ -1,0 +1,154 @@
+"""Structured rows through every kernel, against a bisection in float64: what random scores do not find.
+
+``make test-kernels`` takes every α and every length, ``make test`` a part of them.
+"""
+
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+from sweep import ALPHAS, LENGTHS, Truth, cases, truth
+from torch import Tensor
+
+import parsimax
+from parsimax.kernels import library
+
+WHOLE = int(os.environ.get("PARSIMAX_KERNEL_CASES", "500")) >= 10_000
+LOWER = "PARSIMAX_CPU" in os.environ
+TOLERANCE = {torch.float64: 1e-12, torch.float32: 2e-6, torch.bfloat16: 2e-6, torch.float16: 2e-6}
+
+
+def alphas(n: int, some: int) -> list[float]:
+    """All of them, or ``some`` that differ from length to length; fewer of long rows and on lower instruction sets."""
+    some = 1 + some // (1 + (n > 10_000) + LOWER)
+    return ALPHAS if WHOLE else [ALPHAS[(7 * LENGTHS.index(n) + 5 * k) % len(ALPHAS)] for k in range(some)]
+
+
+def count(n: int) -> int:
+    return 64 if n < 2000 else 24 if n < 10_000 else 6 if n < 50_000 else 4
+
+
+def near(ours: Tensor, true: Tensor, slack: Tensor | float, what: str, where: Tensor | slice = slice(None)) -> None:
+    off = ((ours.double() - true).abs() - slack)[where]
+    worst = off.max() if off.numel() else torch.tensor(0.0)
+    assert worst <= 0, f"{what}: {worst:.2e} more than allowed"
+
+
+def settled(t: Truth) -> Tensor:
+    """Above α = 2 p is steep at its edge: rows where no score is so close to it that an ulp shows."""
+    y = (1 + t.b * t.z / t.E).abs().amin(-1) if t.b > 1 else torch.ones(len(t.z), dtype=torch.float64)
+    return y > 1e-3
+
+
+@pytest.mark.parametrize("n", LENGTHS)
+def test_probabilities_and_their_sum(n):
+    for alpha, x in cases(n, alphas(n, 8), count(n)):
+        t = truth(x, alpha)
+        for form in (alpha, torch.tensor(alpha, dtype=torch.float64)):
+            p = parsimax.entmax(x, form)
+            total = (p.sum(-1, dtype=torch.float64) - 1).abs().max()
+            assert total <= 1e-6, f"α = {alpha}: the sum is off by {total:.2e}"
+            near(p, t.p, 2e-6, f"α = {alpha}", settled(t))
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("n", LENGTHS[1::3])
+def test_other_types(n, dtype):
+    for alpha, x in cases(n, alphas(n, 6), count(n) // 2):
+        x = x.clamp(-3e4, 3e4).to(dtype)
+        t = truth(x, alpha)
+        p = parsimax.entmax(x, alpha)
+        ulp = torch.finfo(dtype).eps * t.p if dtype != torch.float64 else 0 * t.p
+        slack = (
+            TOLERANCE[dtype] if alpha < 2.1 or dtype != torch.float64 else 1e-9
+        )  # the bisection itself, where p is steep
+        near(p, t.p, slack + ulp, f"α = {alpha}", settled(t))
+
+
+@pytest.mark.parametrize("n", LENGTHS)
+def test_gradients(n):
+    for alpha, x in cases(n, [a for a in alphas(n, 5) if a <= 2], count(n) // 2):
+        t = truth(x, alpha)
+        g = torch.randn(x.shape, generator=torch.Generator().manual_seed(n))
+        dx, da, slack_x, slack_a = t.derivatives(g.double())
+        size = g.abs().amax()
+        leaf = x.clone().requires_grad_()
+        (fixed,) = torch.autograd.grad(parsimax.entmax(leaf, alpha), leaf, g)
+        near(fixed, dx, 2e-5 * size + slack_x, f"dx, α = {alpha}", t.clear)
+        leaves = [leaf, torch.full((len(x), 1), alpha, dtype=torch.float64, requires_grad=True)]
+        ours, by_alpha = torch.autograd.grad(parsimax.entmax(*leaves), leaves, g)
+        near(ours, dx, 2e-5 * size + slack_x, f"dx by a tensor α = {alpha}", t.clear)
+        scale = size * (1 + torch.tensor(n).log())
+        near(by_alpha[:, 0], da, 2e-5 * scale + slack_a, f"dα, α = {alpha}", t.clear)
+
+
+@pytest.mark.parametrize("n", LENGTHS)
+def test_losses(n):
+    for alpha, x in cases(n, alphas(n, 4), count(n) // 2):
+        t = truth(x, alpha)
+        good = settled(t)
+        target = torch.randint(n, x.shape[:1], generator=torch.Generator().manual_seed(n))
+        expected = t.loss(target)
+        allowed = 2e-6 * (1 + expected.abs())
+        hot = torch.nn.functional.one_hot(target, n)
+        leaf = x.clone().requires_grad_()
+        loss = parsimax.entmax_loss(leaf, target, alpha, reduction="none")
+        near(loss, expected, allowed, f"loss, α = {alpha}")
+        (dx,) = torch.autograd.grad(loss.sum(), leaf)
+        near(dx, t.p - hot, 4e-6, f"its gradient, α = {alpha}", good)
+        hidden, weight = torch.eye(len(x)).requires_grad_(), x.t().contiguous().requires_grad_()
+        loss = parsimax.linear_entmax_loss(hidden, weight, target, alpha, reduction="none")
+        near(loss, expected, allowed, f"fused loss, α = {alpha}")
+        (dweight,) = torch.autograd.grad(loss.sum(), weight)
+        near(dweight.t(), t.p - hot, 4e-6, f"its gradient, α = {alpha}", good)
+
+
+@pytest.mark.parametrize("n", [n for n in LENGTHS if n < 10_000])
+def test_attention(n):
+    """The scores come as a bias; the gradient by the bias is that of the mapping."""
+    draw = torch.Generator().manual_seed(n)
+    for alpha, x in cases(n, alphas(n, 4), count(n) // 2):
+        t = truth(x, alpha)
+        q, k, v, g = (torch.randn(*s, generator=draw) for s in ((len(x), 8), (n, 8), (n, 8), (len(x), 8)))
+        bias = x.clone().requires_grad_()
+        wide = torch.full((1,), alpha, dtype=torch.float64, requires_grad=True)
+        for form in (alpha, wide):
+            out = parsimax.entmax_attention(0 * q, k, v, alpha=form, attn_mask=bias)
+            near(out, t.p @ v.double(), 4e-6 * v.abs().max(), f"α = {alpha}", settled(t))
+            if alpha <= 2:
+                by_p = (g @ v.t()).double()
+                dx, da, slack_x, slack_a = t.derivatives(by_p)
+                size = by_p.abs().amax()
+                (ours, *by_alpha) = torch.autograd.grad(out, [bias, *([wide] if form is wide else [])], g)
+                near(ours, dx, 2e-5 * size + slack_x, f"dmask, α = {alpha}", t.clear)
+                for each in by_alpha if t.clear.all() else ():
+                    scale = size * (1 + torch.tensor(n).log()) * len(x) ** 0.5
+                    near(each, da.sum(), 2e-5 * scale + slack_a.sum(), f"dα, α = {alpha}")
+
+
+def test_the_rows_that_were_wrong():
+    x = torch.zeros(4096)
+    x[0] = 2.25
+    assert abs(float(parsimax.entmax(x, 1.4)[0]) - 0.8086) < 1e-4
+    for n, low, alpha in [(4000, -1.1, 1.9), (192, -1.85, 1.54), (255, -1.85, 1.54)]:
+        x = torch.full((1, n), low)
+        x[0, 0] = 0
+        p = parsimax.entmax(x, alpha)
+        assert abs(float(p.double().sum()) - 1) <= 1e-6
+        near(p, truth(x, alpha).p, 2e-6, f"{n} at {low}")
+
+
+@pytest.mark.skipif(LOWER, reason="runs inside itself")
+@pytest.mark.skipif(not library.AVAILABLE, reason=str(library.PROBLEM))
+@pytest.mark.parametrize("level", library.LEVELS[: library.LEVELS.index(library.level()) if library.AVAILABLE else 0])
+def test_lower_instruction_sets_pass_the_same_sweep(level):
+    env = {**os.environ, "PARSIMAX_CPU": level}
+    run = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", __file__],
+        env=env,
+        capture_output=True,
+        text=True,
+    )
+    assert run.returncode == 0, run.stdout[-3000:] + run.stderr[-2000:]
