@@ -4,13 +4,17 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.parsimax-stamp
 PYTEST_FLAGS ?= -q -n 2 --dist worksteal --durations 10
 
-.PHONY: help setup demo test test-kernels sanitize bench bench-reference lint format clean
+copy_sources = rm -rf build/$(1) && mkdir -p build/$(1) && cp -r src setup.py pyproject.toml README.md LICENSE build/$(1) && \
+	rm -f build/$(1)/src/parsimax/kernels/_cpu.so
+
+.PHONY: help setup demo test test-kernels test-mutations sanitize bench bench-reference lint format clean
 
 help:
 	@echo 'make setup    make $(VENV) with torch, parsimax and the tools of a developer (once)'
 	@echo 'make demo     draw what every mapping does; train a sparse Transformer beside its softmax twin; open its attention'
 	@echo 'make test     ruff, mypy and pytest with doctests'
-	@echo 'make test-kernels    ten thousand random cases of the C++ kernels, and the kernel tests in a sanitizer build'
+	@echo 'make test-kernels    ten thousand random cases and the whole sweep of the C++ kernels, the sanitizers, and test-mutations'
+	@echo 'make test-mutations  each exit of each kernel made to accept too soon: some test must fail'
 	@echo 'make bench    the speed table, docs/speed.md and benchmarks/speed.csv; needs an idle machine'
 	@echo 'make bench-reference    the plain torch path against the entmax package'
 	@echo 'make lint     ruff and mypy only'
@@ -38,14 +42,19 @@ test: lint
 	$(BIN)/python -m pytest $(PYTEST_FLAGS)
 
 test-kernels: setup
-	PARSIMAX_KERNEL_CASES=10000 $(BIN)/python -m pytest $(PYTEST_FLAGS) tests/test_kernels.py
-	$(MAKE) sanitize
+	PARSIMAX_KERNEL_CASES=10000 $(BIN)/python -m pytest $(PYTEST_FLAGS) tests/test_kernels.py tests/test_sweep.py
+	$(MAKE) sanitize test-mutations
+
+# A build of the kernels in which one exit of a search can be made to accept one step too soon: some test must fail for each.
+test-mutations: setup
+	$(call copy_sources,mutants)
+	cd build/mutants && PARSIMAX_MUTATIONS=1 ../../$(BIN)/python setup.py -q build_ext --inplace
+	PYTHONPATH=build/mutants/src $(BIN)/python tests/mutations.py
 
 # A second build of the kernels, with the address and undefined-behaviour sanitizers, in a folder of its own. -O0, as
 # GCC 12 at -O1 drops a store in instrumented code.
 sanitize: setup
-	rm -rf build/sanitized && mkdir -p build/sanitized && cp -r src setup.py pyproject.toml README.md LICENSE build/sanitized
-	rm -f build/sanitized/src/parsimax/kernels/_cpu.so
+	$(call copy_sources,sanitized)
 	cd build/sanitized && PARSIMAX_SANITIZE=1 ../../$(BIN)/python setup.py -q build_ext --inplace
 	PYTHONPATH=build/sanitized/src LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libubsan.so)" \
 	ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=halt_on_error=1 PARSIMAX_KERNEL_CASES=200 \

@@ -1,7 +1,8 @@
 """Builds the C++ kernels, parsimax/kernels/_cpu.so, on libtorch's stable ABI.
 
 Without torch at hand or without a compiler the package installs all the same and runs in plain torch.
-PARSIMAX_SANITIZE=1 builds with the address and undefined-behaviour sanitizers.
+PARSIMAX_SANITIZE=1 builds with the address and undefined-behaviour sanitizers, PARSIMAX_MUTATIONS=1 with exits that can be
+made wrong (tests/mutations.py).
 """
 
 import os
@@ -29,6 +30,7 @@ PER_ENDING = {
 }
 SANITIZE = ["-fsanitize=address,undefined", "-fno-omit-frame-pointer", "-g1", "-O0"]
 SANITIZE = SANITIZE if os.environ.get("PARSIMAX_SANITIZE") else []
+MUTATIONS = [("PARSIMAX_MUTATIONS", "1")] if os.environ.get("PARSIMAX_MUTATIONS") else []
 X86 = platform.machine() in ("x86_64", "AMD64")
 
 
@@ -80,7 +82,7 @@ def kernels():
             include_dirs=include_paths(),
             library_dirs=library_paths(),
             libraries=["torch_cpu"],
-            define_macros=[("TORCH_TARGET_VERSION", "0x020a000000000000")],
+            define_macros=[("TORCH_TARGET_VERSION", "0x020a000000000000"), *MUTATIONS],
             extra_compile_args=FLAGS,
             extra_link_args=SANITIZE,
             language="c++",

@@ -4,7 +4,6 @@ The truth is a bisection in float64 that shares nothing with the library: p = (b
 with E in [n^-b, 1], where the sum rises with E.
 """
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -77,7 +76,7 @@ class Truth:
         return torch.where(y > 0, y ** (1 / self.b), 0)
 
     def loss(self, target: Tensor) -> Tensor:
-        """From the dual, (1/α − E)/b + Σ (b z + E)₊^(α/b)/α − z_c, which is least at the root: there E need not be exact."""
+        """(1/α − E)/b + Σ (b z + E)₊^(α/b)/α − z_c, the dual, which is least at the root: there E need not be exact."""
         alpha = self.b + 1
         y = (self.b * self.z + self.E).clamp(min=0)
         conjugate = (1 / alpha - self.E[:, 0]) / self.b + (y ** (alpha / self.b)).sum(-1) / alpha

@@ -9,11 +9,11 @@ import sys
 
 import pytest
 import torch
-from sweep import ALPHAS, LENGTHS, Truth, cases, truth
 from torch import Tensor
 
 import parsimax
 from parsimax.kernels import library
+from sweep import ALPHAS, LENGTHS, Truth, cases, truth
 
 WHOLE = int(os.environ.get("PARSIMAX_KERNEL_CASES", "500")) >= 10_000
 LOWER = "PARSIMAX_CPU" in os.environ

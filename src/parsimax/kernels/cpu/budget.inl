@@ -3,6 +3,7 @@
 // lies above tau by at most 1, so that differences near the threshold are exact however large the scores are.
 #pragma once
 #include "map.inl"
+#include "proof.inl"
 #include "topk.inl"
 namespace {
 template <class S> inline void budget_row(const S* x, S* p, i64 n, double budget, const Scratch& sc) {
@@ -42,7 +43,7 @@ template <class S> inline void budget_row(const S* x, S* p, i64 n, double budget
     if (!(next > low && next < high)) next = (low + high) / 2;
     const double step = next - tau, size = step < 0 ? -step : step;
     tau = next;
-    if (size <= 2e-16 * (tau < 0 ? -tau : tau) || !(low < high)) break;
+    if (size <= tolerance(parsimax::BUDGET_ROW, 2e-16) * (tau < 0 ? -tau : tau) || !(low < high)) break;
   }
   for (i64 i = 0; i < n; i += W<T>) store<S, T>(p + i, clip(load<T>(z + i) - tau), n - i);
 }

@@ -11,12 +11,16 @@
 #include <tuple>
 
 #include "level.h"
+#include "proof.inl"
 #include "rows.h"
 
 using namespace parsimax;
 using torch::headeronly::ScalarType;
 using torch::stable::Tensor;
 
+#if defined(PARSIMAX_MUTATIONS)
+const int parsimax::mutation = std::getenv("PARSIMAX_MUTATION") ? std::atoi(std::getenv("PARSIMAX_MUTATION")) : 0;
+#endif
 static int detect() {
   int best = 0;
 #if defined(__x86_64__)
