@@ -12,6 +12,7 @@ from ._attention import (
     replace_attention,
     set_step,
 )
+from ._scripting import refuse_scripting
 from .kernels.dispatch import explain
 from .kernels.dispatch import set_default as set_kernels
 from .kernels.dispatch import use as use_kernels
@@ -120,3 +121,5 @@ __all__ = [
     "tsoftmax",
     "use_kernels",
 ]
+
+refuse_scripting(globals()[name] for name in __all__)

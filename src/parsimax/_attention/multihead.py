@@ -63,9 +63,6 @@ class MultiheadAttention(nn.Module):
     Transformers, EMNLP 2019.
     """
 
-    # What nn.TransformerEncoderLayer asks before it takes its fast path, which computes softmax without calling us.
-    _qkv_same_embed_dim = False
-
     in_proj_weight: Tensor | None
     in_proj_bias: Tensor | None
     q_proj_weight: Tensor
@@ -119,6 +116,16 @@ class MultiheadAttention(nn.Module):
         self.out_proj = nn.Linear(embed_dim, embed_dim, bias=bias, device=device, dtype=dtype)
         self.core = AttentionCore(num_heads, mapping, alpha=alpha, **settings).to(device=device, dtype=dtype)
         self._reset_parameters()
+        self.register_forward_pre_hook(_is_called)
+
+    @property
+    def _qkv_same_embed_dim(self) -> bool:
+        """As in torch: one matrix projects query, key and value.
+
+        ``nn.TransformerEncoderLayer`` asks this before it takes its fast path, which computes softmax without calling
+        us. It does not take it where a module has hooks, so the answer is yes as long as ours is there.
+        """
+        return self.in_proj_weight is not None and _is_called in self._forward_pre_hooks.values()
 
     def _reset_parameters(self) -> None:
         """As torch does, and with the same random numbers."""
@@ -299,3 +306,7 @@ class MultiheadAttention(nn.Module):
         out, _ = self(text, text, text, key_padding_mask=padding, need_weights=False)
         parts = [row[:length] for row, length in zip(out, lengths, strict=True)]
         return torch.nested.as_nested_tensor(parts, layout=query.layout), None
+
+
+def _is_called(*_: object) -> None:
+    """A hook that does nothing: a layer that has one is called, and not replaced by torch's fast path."""

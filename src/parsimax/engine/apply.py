@@ -44,7 +44,11 @@ def apply(
     kernel: RowKernel | None = None,
 ) -> Tensor:
     """``formula`` as a function of any tensor, over any dimension; by its kernel where that can run."""
-    check_scores(scores, dtype, where)
+    check_scores(scores, dtype, where, least=0)
+    if scores.dim() == 0:  # one entry, as for torch.softmax
+        given = scores.reshape(1)
+        options = {"dim": dim, "mask": mask, "dtype": dtype, "where": where, "kernel": kernel}
+        return apply(formula, given, *parameters, **options).reshape(())  # type: ignore[arg-type]
     dim = check_dim(dim, scores.dim(), where)
     x = scores if dtype is None else scores.to(dtype)
     if mask is not None:
@@ -53,7 +57,7 @@ def apply(
     values = [as_tensor(p, x, dim, where) for p in parameters]
     out = dtype or softmax_dtype(scores)
     if x.shape[dim] == 0:
-        return x.to(out) * 1
+        return _nothing(x, values, dim, out)
     domains = tuple((p.domain, fallback(p.domain)) for p in parameters)
     rows = x.movedim(dim, -1)
     if kernel is not None and kernels_serve(where, rows, *values):
@@ -61,6 +65,14 @@ def apply(
         return run(rows.to(out), *values).movedim(-1, dim)
     rule = kernel.rule if kernel is not None and kernel.rule_from_output else None
     p = evaluate(partial(_on_rows, formula, domains), rows, *values, width=rows.shape[-1], dtype=out, rule=rule)
+    return p.movedim(-1, dim)
+
+
+def _nothing(x: Tensor, values: list[Tensor], dim: int, dtype: torch.dtype) -> Tensor:
+    """Rows without entries, which depend on the scores and parameters as others do, for derivatives of every order."""
+    p = torch.softmax(x, dim, dtype=dtype).movedim(dim, -1)
+    for value in values:
+        p = p * value.to(dtype)
     return p.movedim(-1, dim)
 
 

@@ -33,16 +33,22 @@ class Interval:
         return f"{'[' if self.closed_low else '('}{self.low:g}, {self.high:g}{']' if self.closed_high else ')'}"
 
 
-def check_scores(scores: Tensor, dtype: torch.dtype | None, where: str) -> None:
+def check_scores(scores: Tensor, dtype: torch.dtype | None, where: str, least: int = 1) -> None:
+    """``least`` is the number of dimensions that there must be."""
     if not isinstance(scores, Tensor):
         raise TypeError(f"{where}: scores must be a torch.Tensor, got {type(scores).__name__}")
+    if scores.is_nested:
+        raise TypeError(
+            f"{where}: scores must not be a nested tensor; pad it with to_padded_tensor(-math.inf), since -inf forbids "
+            "an entry, or pass its values()"
+        )
     if dtype is not None and not dtype.is_floating_point:
         raise TypeError(f"{where}: dtype must be a floating-point type, got {dtype}")
     if dtype is None and not scores.is_floating_point():
         raise TypeError(
             f"{where}: scores must be floating point, got {scores.dtype}; convert them or pass dtype=torch.float32"
         )
-    if scores.dim() == 0:
+    if scores.dim() < least:
         raise ValueError(f"{where}: scores must have at least one dimension, got shape ()")
 
 
@@ -63,6 +69,8 @@ def check_mask(mask: Tensor, scores: Tensor, where: str) -> None:
     if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
         given = mask.dtype if isinstance(mask, Tensor) else type(mask).__name__
         raise TypeError(f"{where}: mask must be a boolean tensor (True = may be chosen), got {given}")
+    if mask.is_nested:
+        raise TypeError(f"{where}: mask must not be a nested tensor; pad it with to_padded_tensor(False)")
     if not _broadcasts(tuple(mask.shape), tuple(scores.shape)):
         raise ValueError(
             f"{where}: mask of shape {tuple(mask.shape)} does not broadcast to scores of shape {tuple(scores.shape)}"

@@ -59,6 +59,7 @@ def quick(x: Tensor, dim: int) -> bool:
         and x.is_cpu
         and x.dtype in dispatch.DTYPES
         and x.dim() > 0
+        and not x.is_nested
         and (dim == -1 or dim == x.dim() - 1)
         and not (x.requires_grad and torch.is_grad_enabled())
         and not torch._C._are_functorch_transforms_active()

@@ -93,6 +93,15 @@ def check_targets(target: Tensor, classes: int, ignore_index: int, where: str) -
         raise IndexError(f"{where}: target {target[bad][0].item()} is out of bounds for {classes} classes")
 
 
+def check_no_weight(alpha: object, classes: int, name: str, where: str) -> None:
+    """The third argument of ``F.cross_entropy`` is the class weights, which must not be taken for α."""
+    if isinstance(alpha, Tensor) and tuple(alpha.shape) == (classes,):
+        raise TypeError(
+            f"{where}: the third argument is alpha, and a tensor of shape ({classes},) has one number per class; pass "
+            f"class weights as {name}=…, and an alpha that all classes share as a number or without that dimension"
+        )
+
+
 def loss_dtype(scores: Tensor) -> torch.dtype:
     """What ``F.cross_entropy`` would return there."""
     if not scores.is_meta and torch.is_autocast_enabled(scores.device.type):
@@ -190,8 +199,10 @@ def classification_loss(bound: Bound, scores: Tensor, target: Tensor, options: O
     run = partial(evaluate, width=1, dtype=work)
     if soft:
         rows = partial(soft_rows, bound, options.label_smoothing)
-        loss = run(rows, x, *raw, target.movedim(dim, -1), weight).squeeze(-1)
-        count: Tensor | None = None
+        aims = target.movedim(dim, -1)
+        # Without classes there are no terms: 0 a row, as in cross-entropy.
+        loss = run(rows, x, *raw, aims, weight).squeeze(-1) if classes else (x.to(work) * aims).sum(-1)
+        count: Tensor | None = None if classes else loss.new_zeros(())  # what cross-entropy divides by there
     else:
         check_targets(target, classes, options.ignore_index, where)
         keep = (target != options.ignore_index).unsqueeze(-1)

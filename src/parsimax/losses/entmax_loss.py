@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..engine.arguments import Interval
+from ..engine.arguments import Interval, check_scores
 from ..engine.chunked import Solve, Traced
 from ..engine.clean import Parameter
 from ..engine.operators import define
@@ -19,7 +19,7 @@ from ..mappings.entmax import argmax_rows, entmax_conjugate
 from ..mappings.entmax15 import entmax15_conjugate
 from ..mappings.softmax import softmax_conjugate
 from ..mappings.sparsemax import sparsemax_conjugate
-from .contract import Bound, Options, classification_loss, hard_rows
+from .contract import Bound, Options, check_no_weight, class_dim, classification_loss, hard_rows
 from .fused_rows import row_losses
 
 DOMAIN = Interval(0, math.inf, closed_low=False)
@@ -124,7 +124,10 @@ def entmax_loss(
     Reference: Blondel, Martins and Niculae, Learning with Fenchel-Young Losses, JMLR 2020; Peters, Niculae and Martins,
     ACL 2019.
     """
-    options = Options(weight, ignore_index, reduction, label_smoothing, "entmax_loss")
+    where = "entmax_loss"
+    options = Options(weight, ignore_index, reduction, label_smoothing, where)
+    check_scores(scores, None, where)
+    check_no_weight(alpha, scores.shape[class_dim(scores)], "weight", where)
     return classification_loss(bind(alpha), scores, target, options)
 
 

@@ -18,7 +18,7 @@ from ..engine.operators import define
 from ..engine.precision import work_dtype
 from ..kernels.schemas import wide
 from .chunks import Plan, chunked_losses, logits_of, smooth_term, whole_losses
-from .contract import Options, check_class_weight, check_targets, loss_dtype, reduced
+from .contract import Options, check_class_weight, check_no_weight, check_targets, loss_dtype, reduced
 from .entmax_loss import bind, by_formula
 from .fused_linear import linear_row_losses
 
@@ -89,6 +89,7 @@ def linear_entmax_loss(
     lead, classes = hidden.shape[:-1], weight.shape[0]
     soft = _is_soft(target, lead, classes, where)
     check_class_weight(class_weight, classes, where)
+    check_no_weight(alpha, classes, "class_weight", where)
     if class_weight is not None and class_weight.requires_grad:
         raise ValueError(f"{where}: there is no gradient by class_weight here, as in F.cross_entropy; detach it")
     bound = bind(alpha)
