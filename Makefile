@@ -4,15 +4,21 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.parsimax-stamp
 PYTEST_FLAGS ?= -q -n 2 --dist worksteal --durations 10
 
-copy_sources = rm -rf build/$(1) && mkdir -p build/$(1) && cp -r src setup.py pyproject.toml README.md LICENSE build/$(1) && \
+copy_sources = rm -rf build/$(1) && mkdir -p build/$(1) && cp -r src tools setup.py pyproject.toml README.md LICENSE build/$(1) && \
 	rm -f build/$(1)/src/parsimax/kernels/_cpu.so
 
-.PHONY: help setup demo test test-kernels test-mutations sanitize bench bench-reference lint format clean
+# The lowest torch that parsimax runs on, without kernels: that of pyproject.toml.
+FLOOR := $(shell sed -n 's/^dependencies = \["torch>=\(.*\)"\]/\1/p' pyproject.toml)
+
+.PHONY: help setup demo test test-install test-floor wheel test-kernels test-mutations sanitize bench bench-reference lint format clean
 
 help:
 	@echo 'make setup    make $(VENV) with torch, parsimax and the tools of a developer (once)'
 	@echo 'make demo     draw what every mapping does; train a sparse Transformer beside its softmax twin; open its attention'
 	@echo 'make test     ruff, mypy and pytest with doctests'
+	@echo 'make test-install    pip from a clone, from the sdist and from a wheel, each in a fresh environment'
+	@echo 'make test-floor    the tests of the library in plain torch $(FLOOR), the lowest it runs on (draws several GB)'
+	@echo 'make wheel    build the wheel of this machine into dist/, and test it'
 	@echo 'make test-kernels    ten thousand random cases and the whole sweep of the C++ kernels, the sanitizers, and test-mutations'
 	@echo 'make test-mutations  each exit of each kernel made to accept too soon: some test must fail'
 	@echo 'make bench    the speed table, docs/speed.md and benchmarks/speed.csv; needs an idle machine'
@@ -25,8 +31,8 @@ help:
 setup: $(STAMP)
 
 # torch goes first and alone: pulled in by another package it may be a CUDA build of several GB.
-# The build backend is needed beside it because the editable install runs without isolation.
-$(STAMP): pyproject.toml setup.py $(wildcard src/parsimax/kernels/cpu/*)
+# The editable install compiles in the tree; without isolation it uses the setuptools beside it, and no download.
+$(STAMP): pyproject.toml setup.py tools/parsimax_build.py $(shell find src/parsimax/kernels/cpu -type f)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "parsimax needs Python 3.10 or newer, not " + sys.version)'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet torch==2.13.0 || $(BIN)/python -m pip install --quiet 'torch>=2.10'
@@ -40,6 +46,24 @@ demo: setup
 
 test: lint
 	$(BIN)/python -m pytest $(PYTEST_FLAGS)
+
+# One process: the environments share one compilation of the kernels.
+test-install: setup
+	$(BIN)/python -m pytest -q -m slow tests/test_install.py
+
+# What needs no other package than torch: rooms that stand on transformers, Lightning or a browser have floors of their own.
+FLOOR_LEAVES_OUT := browser cli demo figures huggingface huggingface_generation huggingface_saving huggingface_scaling kit pretrained recipes report
+test-floor:
+	test -x build/floor/bin/python || $(PYTHON) -m venv build/floor
+	build/floor/bin/python -m pip install --quiet --index-url https://download.pytorch.org/whl/cpu torch==$(FLOOR).0 \
+	|| build/floor/bin/python -m pip install --quiet torch==$(FLOOR).0
+	build/floor/bin/python -m pip install --quiet pytest pytest-xdist hypothesis mpmath 'numpy<2.3' entmax==1.3
+	PARSIMAX_NO_KERNELS=1 build/floor/bin/python -m pip install --quiet --no-deps .
+	build/floor/bin/python -m pytest $(PYTEST_FLAGS) tests $(FLOOR_LEAVES_OUT:%=--ignore tests/test_%.py)
+
+wheel: setup
+	rm -rf dist && $(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir dist .
+	$(BIN)/python tools/check_wheel.py dist/*.whl --tests
 
 test-kernels: setup
 	PARSIMAX_KERNEL_CASES=10000 $(BIN)/python -m pytest $(PYTEST_FLAGS) tests/test_kernels.py tests/test_sweep.py
