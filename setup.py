@@ -46,7 +46,9 @@ class BuildExt(build_ext):
     def build_extension(self, ext):
         torch = parsimax_build.find_torch()
         if torch is None:
-            raise SystemExit(f"parsimax: no torch was found to build the C++ kernels on; install it first, or {NO_KERNELS}")
+            raise SystemExit(
+                f"parsimax: no torch was found to build the C++ kernels on; install it first, or {NO_KERNELS}"
+            )
         ext.include_dirs += [str(torch.root / "include"), str(torch.root / "include/torch/csrc/api/include")]
         ext.library_dirs.append(str(torch.root / "lib"))
         try:

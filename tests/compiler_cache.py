@@ -1,7 +1,7 @@
 """A C++ compiler that remembers: the slow tests build the same kernels several times.
 
-Called as ``python compiler_cache.py FOLDER g++ …``. A compilation is looked up by its preprocessed source and its flags;
-anything else, linking above all, is passed on.
+Called as ``python compiler_cache.py FOLDER g++ …``. A compilation is looked up by its preprocessed source and its
+flags; anything else, linking above all, is passed on.
 """
 
 import hashlib

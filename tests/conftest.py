@@ -41,4 +41,4 @@ def kernels(request):
     if not library.AVAILABLE and (wanted == "cpu" or request.module.__name__ in ABOUT_KERNELS):
         pytest.skip(library.PROBLEM)
     with dispatch.use("auto" if library.AVAILABLE and wanted != "torch" else "torch"):
-        yield wanted or "cpu"
+        yield wanted or ("cpu" if library.AVAILABLE else "torch")

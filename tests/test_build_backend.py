@@ -30,7 +30,9 @@ def isolated(backend, monkeypatch, tmp_path):
 def put_torch(folder, version):
     (folder / "torch").mkdir(parents=True)
     (folder / "torch" / "__init__.py").touch()
-    (folder / "torch" / "version.py").write_text(f"from typing import Optional\n__version__ = '{version}'\ndebug = False\n")
+    (folder / "torch" / "version.py").write_text(
+        f"from typing import Optional\n__version__ = '{version}'\ndebug = False\n"
+    )
 
 
 def test_torch_that_can_be_imported_is_found(backend):
@@ -69,7 +71,9 @@ def test_a_venv_sees_the_packages_of_the_system_only_if_it_says_so(backend, isol
     assert (backend.find_torch() is not None) is system
 
 
-@pytest.mark.parametrize(("version", "serves"), [("2.9.1", False), ("2.10.0", True), ("2.13.0+cpu", True), ("3.0.0a0", True)])
+@pytest.mark.parametrize(
+    ("version", "serves"), [("2.9.1", False), ("2.10.0", True), ("2.13.0+cpu", True), ("3.0.0a0", True)]
+)
 def test_an_old_torch_gets_no_kernels(backend, isolated, version, serves):
     put_torch(isolated, version)
     assert backend.find_torch().serves is serves

@@ -8,6 +8,7 @@ every Python. ``--tests`` also installs it beside this environment's torch and r
 from __future__ import annotations
 
 import argparse
+import os
 import re
 import shutil
 import subprocess
@@ -18,7 +19,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 BINARY = "parsimax/kernels/_cpu.so"
-LINUX = r"libtorch_cpu\.so|libc\.so\.6|libm\.so\.6|libstdc\+\+\.so\.6|libgcc_s\.so\.1|libpthread\.so\.0|ld-linux[-\w]*\.so\.\d"
+LINUX = r"libtorch_cpu\.so|lib(c|m)\.so\.6|libstdc\+\+\.so\.6|libgcc_s\.so\.1|libpthread\.so\.0|ld-linux[-\w]*\.so\.\d"
 MACOS = r"@rpath/libtorch_cpu\.dylib|/usr/lib/libc\+\+\.1\.dylib|/usr/lib/libSystem\.B\.dylib"
 SOURCES = (".cpp", ".h", ".inl")
 
@@ -56,28 +57,32 @@ def complaints(wheel: Path, folder: Path) -> list[str]:
 
 
 def audited(library: Path) -> bool:
-    """What torch-abi-audit says of the binary: only the stable ABI, and that of no newer torch than the kernels need."""
+    """What torch-abi-audit says of the binary: only the stable ABI, and of no newer torch than the kernels need."""
     tool = Path(sys.executable).with_name("torch-abi-audit")
     if not tool.exists():
         print("torch-abi-audit is not installed, so the symbols were not audited")
         return True
     run = subprocess.run([tool, library, "--check", "torch"], capture_output=True, text=True)
     print(run.stdout, run.stderr, sep="", end="")
-    newest = max((tuple(map(int, v)) for v in re.findall(r"(?i)min[- ]torch[:=]\s*(\d+)\.(\d+)", run.stdout)), default=None)
+    newest = max(
+        (tuple(map(int, v)) for v in re.findall(r"(?i)min[- ]torch[:=]\s*(\d+)\.(\d+)", run.stdout)), default=None
+    )
     if newest is not None and newest > (2, 10):
         print(f"the binary needs torch {newest[0]}.{newest[1]}")
     return run.returncode == 0 and newest == (2, 10)
 
 
-def tested(wheel: Path, folder: Path) -> bool:
-    """The tests of the kernels with the wheel in the place of the sources."""
+LOADED = "import parsimax.kernels.library as l; print(l.PATH, l.PROBLEM or l.level()); assert l.AVAILABLE"
+TESTS = ["tests/test_kernels.py", "tests/test_contract.py", "-k", "cpu or kernel"]
+
+
+def tested(folder: Path) -> bool:
+    """The tests of the kernels on the unpacked wheel, with no source of the package in reach."""
     shutil.copytree(ROOT / "tests", folder / "tests")
     shutil.copy(ROOT / "pyproject.toml", folder)
-    code = f"import parsimax.kernels.library as l, sys; print(l.PATH, l.PROBLEM or 'loaded', l.level()); sys.exit(not (l.AVAILABLE and {str(folder)!r} in str(l.PATH)))"
-    wanted = [[sys.executable, "-c", code]]
-    wanted += [[sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/test_kernels.py", "tests/test_contract.py", "-k", "cpu or kernel"]]
-    environment = {"PYTHONPATH": str(folder), "PATH": "/usr/bin:/bin", "PARSIMAX_KERNEL_CASES": "50", "OMP_NUM_THREADS": "1"}
-    return all(subprocess.run(command, cwd=folder, env=environment).returncode == 0 for command in wanted)
+    alone = {"PYTHONPATH": str(folder), "PATH": os.defpath, "PARSIMAX_KERNEL_CASES": "50", "OMP_NUM_THREADS": "1"}
+    commands = ["-c", LOADED], ["-m", "pytest", "-q", "-p", "no:cacheprovider", *TESTS]
+    return all(subprocess.run([sys.executable, *c], cwd=folder, env=alone).returncode == 0 for c in commands)
 
 
 def main() -> int:
@@ -89,7 +94,7 @@ def main() -> int:
         found = complaints(options.wheel, Path(folder))
         print(*found, sep="\n") if found else print(f"{options.wheel.name}: nothing to complain about")
         fit = not found and (not (Path(folder) / BINARY).exists() or audited(Path(folder) / BINARY))
-        return 0 if fit and (not options.tests or tested(options.wheel, Path(folder))) else 1
+        return 0 if fit and (not options.tests or tested(Path(folder))) else 1
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """Scores to probabilities, one family a file."""
 
+from .binary import entmoid15, sparsemoid
 from .budget_sparsemax import budget_sparsemax
 from .entmax import entmax
 from .entmax15 import entmax15
@@ -46,6 +47,7 @@ __all__ = [
     "budget_sparsemax",
     "entmax",
     "entmax15",
+    "entmoid15",
     "log_entmax",
     "normmax",
     "rsoftmax",
@@ -54,6 +56,7 @@ __all__ = [
     "sparsegen",
     "sparsehourglass",
     "sparsemax",
+    "sparsemoid",
     "topk_sparsemax",
     "tsoftmax",
 ]
