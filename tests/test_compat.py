@@ -1,4 +1,4 @@
-"""``parsimax.compat``: the signatures of the peer packages, their answers where they are right, none of their faults."""
+"""``parsimax.compat``: the signatures of the peer packages, their answers where those are right, no fault."""
 
 import importlib
 import inspect

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from .. import mappings
+from ..mappings import sparsemax
 
 __all__ = ["Sparsemax"]
 
@@ -24,7 +24,7 @@ class Sparsemax(nn.Module):
         self.dim = dim
 
     def forward(self, input: Tensor) -> Tensor:
-        return mappings.sparsemax(input, self.dim)
+        return sparsemax(input, self.dim)
 
     def extra_repr(self) -> str:
         return f"dim={self.dim}"

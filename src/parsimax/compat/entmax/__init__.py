@@ -5,9 +5,9 @@ Example:
     >>> from parsimax.compat.entmax import entmax15, entmax_bisect
     >>> scores = torch.tensor([[2.0, 1.5, 0.1]])
     >>> entmax15(scores, dim=-1, k=2)
-    tensor([[0.6614, 0.3386, 0.0000]])
+    tensor([[0.6740, 0.3260, 0.0000]])
     >>> entmax_bisect(scores, 1.5, -1, 30)
-    tensor([[0.6614, 0.3386, 0.0000]])
+    tensor([[0.6740, 0.3260, 0.0000]])
 
 Options that only steer the package's own solvers (``k``, ``n_iter``, ``ensure_sum_one``) are accepted and change
 nothing: the answer here is exact, and sums to 1, whatever they are.

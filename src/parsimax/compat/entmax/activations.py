@@ -7,7 +7,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from ... import mappings
+from ...mappings import entmax15 as exact_entmax15
+from ...mappings import sparsemax as exact_sparsemax
 
 Mapped = Any  # a tensor; with ``return_support_size`` two
 
@@ -22,7 +23,7 @@ def sparsemax(X: Tensor, dim: int = -1, k: int | None = None, return_support_siz
 
     ``k``, how far the package sorts at first, changes nothing.
     """
-    return _with_size(mappings.sparsemax, X, dim, return_support_size)
+    return _with_size(exact_sparsemax, X, dim, return_support_size)
 
 
 def entmax15(X: Tensor, dim: int = -1, k: int | None = None, return_support_size: bool = False) -> Mapped:
@@ -30,7 +31,7 @@ def entmax15(X: Tensor, dim: int = -1, k: int | None = None, return_support_size
 
     ``k``, how far the package sorts at first, changes nothing.
     """
-    return _with_size(mappings.entmax15, X, dim, return_support_size)
+    return _with_size(exact_entmax15, X, dim, return_support_size)
 
 
 class _Activation(nn.Module):

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from ... import losses
+from ...losses import entmax15_loss as exact_entmax15_loss
+from ...losses import entmax_loss, fenchel_young_loss
+from ...losses import sparsemax_loss as exact_sparsemax_loss
 from .root_finding import hold
 
 REDUCTIONS = {"elementwise_mean": "mean", "sum": "sum", "none": "none"}
@@ -16,27 +18,27 @@ REDUCTIONS = {"elementwise_mean": "mean", "sum": "sum", "none": "none"}
 
 def sparsemax_loss(X: Tensor, target: Tensor, k: int | None = None) -> Tensor:
     """:func:`parsimax.sparsemax_loss` of each row. ``k`` changes nothing."""
-    return losses.sparsemax_loss(X, target, reduction="none")
+    return exact_sparsemax_loss(X, target, reduction="none")
 
 
 def sparsemax_bisect_loss(X: Tensor, target: Tensor, n_iter: int | None = 50) -> Tensor:
     """:func:`parsimax.sparsemax_loss` of each row. ``n_iter`` changes nothing."""
-    return losses.sparsemax_loss(X, target, reduction="none")
+    return exact_sparsemax_loss(X, target, reduction="none")
 
 
 def entmax15_loss(X: Tensor, target: Tensor, k: int | None = None) -> Tensor:
     """:func:`parsimax.entmax15_loss` of each row. ``k`` changes nothing."""
-    return losses.entmax15_loss(X, target, reduction="none")
+    return exact_entmax15_loss(X, target, reduction="none")
 
 
 def entmax_bisect_loss(X: Tensor, target: Tensor, alpha: float | Tensor = 1.5, n_iter: int | None = 50) -> Tensor:
     """:func:`parsimax.entmax_loss` of each row, differentiable in α too. ``n_iter`` changes nothing."""
-    return losses.entmax_loss(X, target, alpha, reduction="none")
+    return entmax_loss(X, target, alpha, reduction="none")
 
 
 def normmax_bisect_loss(X: Tensor, target: Tensor, alpha: float | Tensor = 2, n_iter: int | None = 50) -> Tensor:
     """The Fenchel–Young loss of normmax of each row, differentiable in α too. ``n_iter`` changes nothing."""
-    return losses.fenchel_young_loss(X, target, "normmax", alpha=alpha, reduction="none")
+    return fenchel_young_loss(X, target, "normmax", alpha=alpha, reduction="none")
 
 
 class _Loss(nn.Module):
@@ -60,7 +62,7 @@ class SparsemaxLoss(_Loss):
         self.k = k
 
     def forward(self, X: Tensor, target: Tensor) -> Tensor:
-        return losses.sparsemax_loss(X, target, ignore_index=self.ignore_index, reduction=REDUCTIONS[self.reduction])
+        return exact_sparsemax_loss(X, target, ignore_index=self.ignore_index, reduction=REDUCTIONS[self.reduction])
 
 
 class SparsemaxBisectLoss(_Loss):
@@ -71,7 +73,7 @@ class SparsemaxBisectLoss(_Loss):
         self.n_iter = n_iter
 
     def forward(self, X: Tensor, target: Tensor) -> Tensor:
-        return losses.sparsemax_loss(X, target, ignore_index=self.ignore_index, reduction=REDUCTIONS[self.reduction])
+        return exact_sparsemax_loss(X, target, ignore_index=self.ignore_index, reduction=REDUCTIONS[self.reduction])
 
 
 class Entmax15Loss(_Loss):
@@ -82,7 +84,7 @@ class Entmax15Loss(_Loss):
         self.k = k
 
     def forward(self, X: Tensor, target: Tensor) -> Tensor:
-        return losses.entmax15_loss(X, target, ignore_index=self.ignore_index, reduction=REDUCTIONS[self.reduction])
+        return exact_entmax15_loss(X, target, ignore_index=self.ignore_index, reduction=REDUCTIONS[self.reduction])
 
 
 class EntmaxBisectLoss(_Loss):
@@ -103,7 +105,7 @@ class EntmaxBisectLoss(_Loss):
 
     def forward(self, X: Tensor, target: Tensor) -> Tensor:
         how = REDUCTIONS[self.reduction]
-        return losses.entmax_loss(X, target, self.alpha, ignore_index=self.ignore_index, reduction=how)
+        return entmax_loss(X, target, self.alpha, ignore_index=self.ignore_index, reduction=how)
 
 
 class NormmaxBisectLoss(_Loss):
@@ -124,6 +126,6 @@ class NormmaxBisectLoss(_Loss):
 
     def forward(self, X: Tensor, target: Tensor) -> Tensor:
         how = REDUCTIONS[self.reduction]
-        return losses.fenchel_young_loss(
+        return fenchel_young_loss(
             X, target, "normmax", alpha=self.alpha, ignore_index=self.ignore_index, reduction=how
         )

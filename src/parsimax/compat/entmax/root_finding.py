@@ -4,29 +4,29 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from ... import mappings
+from ...mappings import budget_sparsemax, entmax, normmax, sparsemax
 
 
 def entmax_bisect(
     X: Tensor, alpha: float | Tensor = 1.5, dim: int = -1, n_iter: int | None = 50, ensure_sum_one: bool = True
 ) -> Tensor:
     """:func:`parsimax.entmax`; at α = 1 it is softmax. ``n_iter`` and ``ensure_sum_one`` change nothing."""
-    return mappings.entmax(X, alpha, dim)
+    return entmax(X, alpha, dim)
 
 
 def sparsemax_bisect(X: Tensor, dim: int = -1, n_iter: int | None = 50, ensure_sum_one: bool = True) -> Tensor:
     """:func:`parsimax.sparsemax`. ``n_iter`` and ``ensure_sum_one`` change nothing."""
-    return mappings.sparsemax(X, dim)
+    return sparsemax(X, dim)
 
 
 def normmax_bisect(X: Tensor, alpha: float | Tensor = 2, dim: int = -1, n_iter: int | None = 50) -> Tensor:
     """:func:`parsimax.normmax`, differentiable in α too. ``n_iter`` changes nothing."""
-    return mappings.normmax(X, alpha, dim)
+    return normmax(X, alpha, dim)
 
 
 def budget_bisect(X: Tensor, budget: float | Tensor = 2, dim: int = -1, n_iter: int | None = 50) -> Tensor:
     """:func:`parsimax.budget_sparsemax`, differentiable in the budget too. ``n_iter`` changes nothing."""
-    return mappings.budget_sparsemax(X, budget, dim)
+    return budget_sparsemax(X, budget, dim)
 
 
 def hold(module: nn.Module, name: str, value: float | Tensor) -> None:
