@@ -86,7 +86,7 @@ def check_alpha(alpha: float | Tensor, call: Call, domain: Interval, where: str)
 
 def _broadcasts(tensor: Tensor, shape: tuple[int, ...]) -> bool:
     own = tuple(tensor.shape)
-    return len(own) <= len(shape) and all(a in (1, b) for a, b in zip(reversed(own), reversed(shape), strict=False))
+    return len(own) <= len(shape) and all(a in (1, b) for a, b in zip(own, shape[len(shape) - len(own) :], strict=True))
 
 
 def _autocast(x: Tensor) -> Tensor:

@@ -62,7 +62,9 @@ def check_dim(dim: int, rank: int, where: str) -> int:
 
 
 def _broadcasts(shape: tuple[int, ...], onto: tuple[int, ...]) -> bool:
-    return len(shape) <= len(onto) and all(a in (1, b) for a, b in zip(reversed(shape), reversed(onto), strict=False))
+    return len(shape) <= len(onto) and all(
+        a in (1, b) for a, b in zip(shape, onto[len(onto) - len(shape) :], strict=True)
+    )
 
 
 def check_mask(mask: Tensor, scores: Tensor, where: str) -> None:

@@ -126,6 +126,4 @@ class NormmaxBisectLoss(_Loss):
 
     def forward(self, X: Tensor, target: Tensor) -> Tensor:
         how = REDUCTIONS[self.reduction]
-        return fenchel_young_loss(
-            X, target, "normmax", alpha=self.alpha, ignore_index=self.ignore_index, reduction=how
-        )
+        return fenchel_young_loss(X, target, "normmax", alpha=self.alpha, ignore_index=self.ignore_index, reduction=how)
