@@ -131,6 +131,65 @@ def test_exact_search_starts_from_what_is_known():
 
 
 @pytest.mark.parametrize("build", [transformer, lstm])
+@pytest.mark.parametrize("output", ["softmax", "entmax"])
+@pytest.mark.parametrize("together", [1, 3, 64])
+def test_exact_search_continues_the_prefixes_above_the_best_output_and_no_others(build, output, together, monkeypatch):
+    monkeypatch.setattr("parsimax.recipes.text.seq2seq.exact.TOGETHER", together)
+    source = torch.tensor([4, 5, 6, 4, EOS])
+    model = sharpened(build(CHOICES[output]), 5, factor=2.0, end=-2.0)
+    outputs, cut = enumerated(model, source[None], LONGEST)
+    best = max(outputs, key=outputs.get)
+    found = exact(model, source, LONGEST, 10_000, Hypothesis(best, outputs[best]))
+    above = [word for word, value in prefixes(model, source[None], LONGEST).items() if value > outputs[best] + 1e-9]
+    assert found.best.tokens == best and found.opened == len(above) > 2
+    assert found.exact == (outputs[best] >= cut)
+    for budget in (1, len(above) - 1):
+        short = exact(model, source, LONGEST, budget, found.best)
+        assert not short.exact and short.opened == budget
+
+
+@torch.no_grad()
+def prefixes(model, source, longest):
+    """The log-probability of every prefix of at most ``longest`` tokens."""
+    letters = [token for token in range(model.output.weight.shape[0]) if token not in (*NEVER, EOS)]
+    known = {}
+    for length in range(longest + 1):
+        words = list(itertools.product(letters, repeat=length))
+        entered = torch.tensor([[BOS, *word] for word in words])
+        logs = model.output.log_probs(model.hidden(source.expand(len(words), -1), entered))
+        for word, row in zip(words, logs, strict=True):
+            known[word] = sum(row[step, token].item() for step, token in enumerate(word))
+    return known
+
+
+@pytest.mark.parametrize("layers", [1, 2, 3])
+def test_the_decoder_is_torchs_lstm(layers):
+    torch.manual_seed(layers)
+    model = Lstm(30, 16, layers, 0.5, Choice(), Choice(), tied=False).double().eval()
+    source, entered = padded([[5, 6, 7, EOS], [8, EOS]]), torch.randint(4, 30, (2, 6))
+    state = model.start(source)
+    keys, feed, cells, wanted = model.look(state.memory).unsqueeze(1), state.feed, state.cells, []
+    for token in model.embedding(entered).unbind(1):
+        out, cells = model.decoder(torch.cat([token, feed], -1).unsqueeze(1), cells)
+        context = model.context(out.unsqueeze(1), keys, state.memory.unsqueeze(1), attn_mask=state.real[:, None, None])
+        feed = torch.tanh(model.mix(torch.cat([out.squeeze(1), context[:, 0, 0]], -1)))
+        wanted.append(feed)
+    torch.testing.assert_close(model.hidden(source, entered), torch.stack(wanted, 1), atol=1e-12, rtol=1e-12)
+
+
+@pytest.mark.parametrize("build", [transformer, lstm])
+def test_a_search_can_come_back_to_a_state(build):
+    model = sharpened(build(CHOICES["entmax"], "learned", size=30), 0)
+    with torch.no_grad():
+        _, state, _ = model.advance(torch.tensor([BOS]), model.start(torch.tensor([[5, 6, 7, EOS]])))
+        rows = torch.tensor([0, 0])
+        once, after, _ = model.advance(torch.tensor([8, 9]), state.chosen(rows))
+        model.advance(torch.tensor([10]), after.chosen(rows[:1]))
+        again, _, _ = model.advance(torch.tensor([8, 9]), state.chosen(rows))
+    torch.testing.assert_close(once, again, atol=0, rtol=0)
+
+
+@pytest.mark.parametrize("build", [transformer, lstm])
 @pytest.mark.parametrize("attention", ["softmax", "learned", "sparsemax", "rsoftmax"])
 def test_step_by_step_equals_the_full_pass(build, attention):
     model = sharpened(build(CHOICES["entmax"], attention, size=30), 0)

@@ -2,55 +2,84 @@
 
 from __future__ import annotations
 
-import heapq
 import math
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..codec import BOS, EOS
-from .examples import padded
 from .model import Seq2Seq
-from .search import Found, Hypothesis, forbidden
+from .search import Found, Hypothesis, beam, forbidden
+
+TOGETHER = 64  # prefixes that go through the model at once
+
+
+@dataclass(frozen=True)
+class Open:
+    """Prefixes of the same length that may begin a better output, the most probable first."""
+
+    state: Any  # of the model after the tokens before the last
+    rows: Tensor  # where in that state each of them was
+    last: Tensor  # their last tokens
+    logs: Tensor
+    before: list[tuple[int, ...]]  # the tokens before the last, by the rows of the state
+
+    def above(self, bound: float, most: int) -> tuple[Open, float]:
+        """Those that are still more probable than the best output, at most so many; and the best that is left out."""
+        keep = int((self.logs > bound).sum())
+        left = self.logs[most].item() if keep > most else -math.inf
+        first = slice(min(keep, most))
+        return Open(self.state, self.rows[first], self.last[first], self.logs[first], self.before), left
+
+    def tokens(self) -> list[tuple[int, ...]]:
+        pairs = zip(self.rows.tolist(), self.last.tolist(), strict=True)
+        return [(*self.before[row], token) if token != BOS else () for row, token in pairs]
 
 
 @torch.no_grad()
 def exact(model: Seq2Seq, source: Tensor, longest: int, budget: int, start: Hypothesis | None = None) -> Found:
-    """Best-first search of one source (S,): ``exact`` is true if the first output is proved to be the best.
+    """Branch and bound on one source (S,): ``exact`` is true if the first output is proved to be the best.
 
-    The most probable open prefixes are continued until a whole output is at least as probable as all that are open. A
-    prefix is at least as probable as all that it begins, so this output is the best. The proof fails, and the result
-    says so, if the budget runs out, or if a prefix of ``longest`` tokens that might go on is more probable.
+    A prefix is at least as probable as all that it begins, so those below the best output that is known are not
+    continued, and when none is open that output is the best of all. Whatever the order, every prefix above the best
+    output has to be continued; depth first, in groups, each is one step of the model from the state of its parent. The
+    proof fails, and the result says so, if the budget runs out, or if a prefix of ``longest`` tokens that might go on
+    is more probable.
 
     Args:
         model: in evaluation mode.
         source: one source, without padding.
         longest: tokens of an output at most.
         budget: prefixes that may be continued.
-        start: an output that is known, say from a beam: prefixes below it are not kept.
+        start: an output that is known, say from a beam; greedy search finds one if it is not given.
     """
-    best = start if start is not None and start.log_prob > -math.inf else None
-    bound = best.log_prob if best else -math.inf
-    cut = -math.inf  # the best prefix that was too long to go on
-    heap: list[tuple[float, tuple[int, ...]]] = [(0.0, ())]
-    opened = 0
-    while heap and -heap[0][0] > bound:
-        if opened >= budget:
-            return Found([best or Hypothesis((), -math.inf)], False, opened)
-        group = [heapq.heappop(heap) for _ in range(min(32, len(heap), budget - opened))]
-        opened += len(group)
-        entered = padded([[BOS, *tokens] for _, tokens in group]).to(source.device)
-        hidden = model.hidden(source.expand(len(group), -1), entered)
-        ends = torch.tensor([len(tokens) for _, tokens in group], device=source.device)
-        logs = forbidden(model.output.log_probs(hidden[torch.arange(len(group)), ends]).double())
-        for (negative, tokens), row in zip(group, logs, strict=True):
-            for token in (row > bound + negative).nonzero().flatten().tolist():
-                value = row[token].item() - negative
-                if token == EOS:
-                    if value > bound:
-                        best, bound = Hypothesis(tokens, value), value
-                elif len(tokens) < longest:
-                    heapq.heappush(heap, (-value, (*tokens, token)))
-                else:
-                    cut = max(cut, value)
-    return Found([best or Hypothesis((), -math.inf)], best is not None and bound >= cut, opened)
+    best = start if start is not None and start.log_prob > -math.inf else beam(model, source[None], 1, longest)[0].best
+    first = torch.zeros(1, dtype=torch.long, device=source.device)
+    waiting = [Open(model.start(source[None]), first, first + BOS, first.double(), [()])]
+    opened, cut = 0, -math.inf  # the best prefix that was not continued
+    while waiting and opened < budget:
+        group, left = waiting.pop().above(best.log_prob, budget - opened)
+        cut = max(cut, left)
+        if not len(group.rows):
+            continue
+        opened += len(group.rows)
+        tokens = group.tokens()
+        hidden, state, _ = model.advance(group.last, group.state.chosen(group.rows))
+        logs = group.logs[:, None] + forbidden(model.output.log_probs(hidden).double())
+        value, row = logs[:, EOS].max(0)
+        if value > best.log_prob:
+            best = Hypothesis(tokens[row], value.item())
+        logs[:, EOS] = -math.inf
+        places = (logs.flatten() > best.log_prob).nonzero().flatten()
+        values, order = logs.flatten()[places].sort(descending=True, stable=True)
+        if len(tokens[0]) == longest:
+            cut = max([cut, *values[:1].tolist()])
+            continue
+        rows, last = places[order] // logs.shape[1], places[order] % logs.shape[1]
+        for at in reversed(range(0, len(places), TOGETHER)):  # so that the most probable are next
+            part = slice(at, at + TOGETHER)
+            waiting.append(Open(state, rows[part], last[part], values[part], tokens))
+    cut = max([cut, *(one.logs[0].item() for one in waiting if len(one.logs))])
+    return Found([best], best.log_prob > -math.inf and best.log_prob >= cut, opened)

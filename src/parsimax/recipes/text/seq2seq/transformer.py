@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from copy import copy
 from dataclasses import dataclass
 
 import torch
@@ -104,18 +105,22 @@ class DecoderLayer(nn.Module):
 
 @dataclass
 class TransformerState:
-    """The caches of every layer; ``advance`` and ``chosen`` change them in place."""
+    """The caches of every layer; ``advance`` appends to them."""
 
     memory: Tensor
     padding: Tensor
     caches: list[tuple[KeyValueCache, KeyValueCache]]
 
     def chosen(self, rows: Tensor) -> TransformerState:
-        self.memory, self.padding = self.memory[rows], self.padding[rows]
-        for pair in self.caches:
-            for cache in pair:
-                cache.reorder(rows)
-        return self
+        caches = [(reordered(own, rows), reordered(context, rows)) for own, context in self.caches]
+        return TransformerState(self.memory[rows], self.padding[rows], caches)
+
+
+def reordered(cache: KeyValueCache, rows: Tensor) -> KeyValueCache:
+    """Another cache with these rows; this one stays, as a search may come back to it."""
+    other = copy(cache)
+    other.reorder(rows)
+    return other
 
 
 class Transformer(Seq2Seq):
