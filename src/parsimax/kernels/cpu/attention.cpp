@@ -1,7 +1,5 @@
 // The attention operators. Shapes: q (B, H, L, E), k (B, Hkv, S, E), v (B, Hkv, S, Ev) with H a multiple of Hkv; mask
 // broadcastable to (B, H, L, S), boolean (True = may attend) or added to the scores; alpha broadcastable to (B, H, L, 1).
-#include "attention.h"
-
 #include <optional>
 #include <tuple>
 
@@ -12,15 +10,7 @@ using namespace parsimax;
 using std::optional;
 
 namespace {
-const AttentionKernels& kernels() {
-#if defined(__x86_64__)
-  static const AttentionKernels* all[] = {&attention_base, &attention_avx2, &attention_avx512};
-  static const AttentionKernels& best = *all[cpu_level()];
-  return best;
-#else
-  return attention_base;
-#endif
-}
+const AttentionKernels& kernels() { return level().attention; }
 
 View<const void> view(const Tensor& x) {  // a dimension of size 1 repeats
   const auto step = [&](int64_t d) { return x.size(d) == 1 ? 0 : x.stride(d); };

@@ -1,4 +1,4 @@
-// One problem of attention, as the kernels see it; one table of kernels per instruction set.
+// One problem of attention, as the kernels see it.
 #pragma once
 #include <cstdint>
 #include "rows.h"
@@ -8,8 +8,6 @@ template <class P> struct View {
   P* data = nullptr;
   int64_t b = 0, h = 0, l = 0;
 };
-
-constexpr int64_t CAP = 64;  // numbers of the support that are kept for the backward, at most
 
 struct Attention {
   int64_t batch, heads, kv_heads, queries, keys, dim, value_dim;  // dim, value_dim: multiples of 16
@@ -35,23 +33,21 @@ struct Attention {
 };
 
 struct AttentionKernels {
-  // By the type of q, k, v, out and dq: float, double, bfloat16, float16. The last two are computed in float, in which the
-  // mask, the panels, the kept weights, dk and dv are.
-  // The panels of the keys (or values) of one (batch, kv head).
+  // By the type of q, k, v, out and dq: float, double, bfloat16, float16. The last two are computed in float, in which
+  // the mask, the panels, the kept weights, dk and dv are. The panels of the keys (or values) of one (batch, kv head).
   void (*pack[4])(const Attention&, bool values, int64_t which);
   void (*forward[4])(const Attention&, int64_t task, void* scratch);
   void (*backward[4])(const Attention&, int64_t task, void* scratch);
 };
-extern const AttentionKernels attention_base, attention_avx2, attention_avx512;
 
 // Numbers in a row of a tile of scores: whole panels, and a line more so that rows do not share cache sets.
-constexpr int64_t score_stride(int64_t keys) { return (keys + 63) / 64 * 64 + 16; }
+static constexpr int64_t score_stride(int64_t keys) { return (keys + 63) / 64 * 64 + 16; }
 // Whether the forward solves several rows at once, in float.
-constexpr bool is_short(const Attention& a) { return a.keys <= SHORT; }
-constexpr int64_t scratch_bytes(const Attention& a, bool backward, int64_t size) {
+static constexpr bool is_short(const Attention& a) { return a.keys <= SHORT; }
+static constexpr int64_t scratch_bytes(const Attention& a, bool backward, int64_t size) {
   const int64_t n = score_stride(a.keys) + 96;
   const int64_t rows = !backward && size == 4 && is_short(a) ? 2 * a.tile * a.keys * size + scratch_bytes(a.keys) : 0;
   return (a.tile * (n * (backward ? 2 : 1) + 2 * a.dim + a.value_dim) + n) * size + n * 28 + 1024 + rows;
 }
-constexpr int64_t padded_keys(int64_t keys) { return (keys + 63) / 64 * 64; }
+static constexpr int64_t padded_keys(int64_t keys) { return (keys + 63) / 64 * 64; }
 }  // namespace parsimax

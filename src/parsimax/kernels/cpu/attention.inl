@@ -1,17 +1,15 @@
-// Attention over exact sparse weights. A tile of scores is a matrix product in cache; each of its rows gives its support,
-// and only the support touches the values. Rows whose support is a large part of the keys go through matrix products
-// instead, so that the dense end costs about what softmax costs. A key with weight 0 does not count, whatever its value
-// holds. S is the type of q, k, v, out and dq, T what it is computed in. Included once per instruction set, with ISA defined.
+// Attention over exact sparse weights. A tile of scores is a matrix product in cache; each of its rows gives its
+// support, and only the support touches the values. Rows whose support is a large part of the keys go through matrix
+// products instead, so that the dense end costs about what softmax costs. A key with weight 0 does not count, whatever
+// its value holds. S is the type of q, k, v, out and dq, T what it is computed in.
+#pragma once
 #include "attention.h"
-#include "simd.inl"
-#include "grad.inl"
-#include "gemm.inl"
 #include "attention_rows.inl"
-#include "rows.h"
+#include "gemm.inl"
+#include "short.inl"
 
-#define CAT(a, b) a##_##b
-#define TABLE(name, isa) CAT(name, isa)
 namespace {
+namespace attention {
 using parsimax::Attention;
 using parsimax::View;
 
@@ -37,7 +35,8 @@ template <class S> void pack(const Attention& a, bool values, i64 which) {
   const auto& from = values ? a.v : a.k;
   T* to = (T*)(values ? a.value_panels : a.key_panels) + which * parsimax::padded_keys(a.keys) * depth;
   const i64 width = panel_width<T>(a.keys);
-  for (i64 j = 0; j < a.keys; j += width) pack_panel<T>(at<S>(from, b, h, j), from.l, a.keys - j, depth, to + j * depth, width);
+  for (i64 j = 0; j < a.keys; j += width)
+    pack_panel<T>(at<S>(from, b, h, j), from.l, a.keys - j, depth, to + j * depth, width);
 }
 
 // Consecutive query rows of one head.
@@ -54,8 +53,10 @@ template <class T> void forbid(const Attention& a, const Rows& w, i64 r, i64 n, 
   const i64 offset = w.b * a.mask.b + w.h * a.mask.h + (w.first + r) * a.mask.l;
   if (a.mask_kind == Attention::allowed) {
     const auto m = (const unsigned char*)a.mask.data + offset;
-    if (a.mask_key) for (i64 j = 0; j < n; j++) scores[j] = m[j] ? scores[j] : -T(__builtin_inf());
-    else if (!m[0]) for (i64 j = 0; j < n; j++) scores[j] = -T(__builtin_inf());
+    if (a.mask_key)
+      for (i64 j = 0; j < n; j++) scores[j] = m[j] ? scores[j] : -T(__builtin_inf());
+    else if (!m[0])
+      for (i64 j = 0; j < n; j++) scores[j] = -T(__builtin_inf());
   } else if (a.mask_kind == Attention::bias) {  // -inf forbids whatever the score is
     const auto m = (const T*)a.mask.data + offset;
     for (i64 j = 0; j < n; j++) {
@@ -67,16 +68,18 @@ template <class T> void forbid(const Attention& a, const Rows& w, i64 r, i64 n, 
 
 // Scores of the rows, with the mask applied; what causality hides is computed in part but never read. Few queries do
 // not repay packing the keys: without panels each score is one dot product.
-template <class S, class T> void score(const Attention& a, const Rows& w, const T* q, i64 q_stride, T* scores, i64 stride) {
+template <class S, class T>
+void score(const Attention& a, const Rows& w, const T* q, i64 q_stride, T* scores, i64 stride) {
   const i64 width = keys_of(a, w.first + w.count - 1);
   const S* k = at<S>(a.k, w.b, w.kv, 0);
   if (a.key_panels)
     product_packed<T>(w.count, width, a.dim, T(a.scale), q, q_stride,
-                      (const T*)a.key_panels + (w.b * a.kv_heads + w.kv) * parsimax::padded_keys(a.keys) * a.dim, scores, stride,
-                      panel_width<T>(a.keys));
+                      (const T*)a.key_panels + (w.b * a.kv_heads + w.kv) * parsimax::padded_keys(a.keys) * a.dim,
+                      scores, stride, panel_width<T>(a.keys));
   else
     for (i64 r = 0; r < w.count; r++)
-      for (i64 j = 0; j < width; j++) scores[r * stride + j] = T(a.scale) * dot<T>(q + r * q_stride, k + j * a.k.l, a.dim);
+      for (i64 j = 0; j < width; j++)
+        scores[r * stride + j] = T(a.scale) * dot<T>(q + r * q_stride, k + j * a.k.l, a.dim);
   if (a.mask_kind != Attention::no_mask)
     for (i64 r = 0; r < w.count; r++) forbid<T>(a, w, r, keys_of(a, w.first + r), scores + r * stride);
 }
@@ -90,8 +93,8 @@ inline Edge edge_from(const Alpha& a, double x) {
   return e;
 }
 
-// The weights of rows of few keys, a row of `keys` numbers each, by the kernels of the mappings: these take a vector of rows
-// at once. What causality hides is -inf.
+// The weights of rows of few keys, a row of `keys` numbers each, by the kernels of the mappings: these take a vector of
+// rows at once. What causality hides is -inf.
 template <class T> const T* short_rows(const Attention& a, const Rows& w, const T* scores, i64 stride, char*& scratch) {
   T *x = carve<T>(scratch, a.tile * a.keys), *p = carve<T>(scratch, a.tile * a.keys);
   for (i64 r = 0; r < w.count; r++) {
@@ -101,7 +104,7 @@ template <class T> const T* short_rows(const Attention& a, const Rows& w, const 
   }
   const double* alpha = a.alpha.data ? a.alpha.data + w.b * a.alpha.b + w.h * a.alpha.h + w.first * a.alpha.l : nullptr;
   const parsimax::MapArgs args{x, p, {alpha, true, a.alpha.l, a.alpha_value}, a.keys, false};
-  parsimax::TABLE(rows, ISA).map[0](&args, 0, w.count, scratch);
+  map_rows<T>(&args, 0, w.count, scratch);
   return p;
 }
 
@@ -112,8 +115,8 @@ template <class S> struct Forward {
   T* weight;
   int32_t* index;
 
-  // The support of a row goes into weight and index, and its size is the result, -1 for NaN. If the support is a large part
-  // of the row, `whole`, the weights stand in place of the scores too.
+  // The support of a row goes into weight and index, and its size is the result, -1 for NaN. If the support is a large
+  // part of the row, `whole`, the weights stand in place of the scores too.
   i64 from_weights(const T* p, i64 n, T* s, bool& whole) {
     if (n && p[0] != p[0]) return -1;
     T* end = weight;
@@ -160,7 +163,8 @@ template <class S> void forward(const Attention& a, i64 task, void* scratch_) {
   S* result = (S*)a.out + w.row(a, 0) * a.value_dim;
   T* out = same<S, T> ? (T*)result : carve<T>(scratch, a.tile * a.value_dim);
   const S* v = at<S>(a.v, w.b, w.kv, 0);
-  const auto q = widened<T>(at<S>(a.q, w.b, w.h, w.first), a.q.l, w.count, a.dim, carve<T>(scratch, same<S, T> ? 0 : a.tile * a.dim));
+  const auto q = widened<T>(at<S>(a.q, w.b, w.h, w.first), a.q.l, w.count, a.dim,
+                            carve<T>(scratch, same<S, T> ? 0 : a.tile * a.dim));
   score<S, T>(a, w, q.data, q.stride, scores, stride);
   const T* short_p = nullptr;
   if constexpr (same<T, float>)
@@ -168,10 +172,12 @@ template <class S> void forward(const Attention& a, i64 task, void* scratch_) {
 
   i64 run = 0;  // dense rows just before r, their weights written over their scores
   const auto finish_run = [&](i64 r) {
-    if (run) product<T>(run, a.value_dim, keys_of(a, w.first + r - 1), scores + (r - run) * stride, stride, 1, v, a.v.l,
-                        out + (r - run) * a.value_dim, a.value_dim, Into::set);
+    if (run)
+      product<T>(run, a.value_dim, keys_of(a, w.first + r - 1), scores + (r - run) * stride, stride, 1, v, a.v.l,
+                 out + (r - run) * a.value_dim, a.value_dim, Into::set);
     for (; run; run--)
-      mend<T>(out + (r - run) * a.value_dim, a.value_dim, keys_of(a, w.first + r - run), scores + (r - run) * stride, v, a.v.l);
+      mend<T>(out + (r - run) * a.value_dim, a.value_dim, keys_of(a, w.first + r - run), scores + (r - run) * stride, v,
+              a.v.l);
   };
   const i64 width = keys_of(a, w.first + w.count - 1);
   for (i64 r = 0; r < w.count; r++) {
@@ -179,7 +185,8 @@ template <class S> void forward(const Attention& a, i64 task, void* scratch_) {
     T *s = scores + r * stride, *o = out + r * a.value_dim;
     bool whole = false;
     i64 count = short_p ? f.from_weights(short_p + r * a.keys, n, s, whole) : 0;
-    if (!short_p || count > parsimax::CAP) count = f.from_scores(s, n, r, whole);  // a backward asks for such a row's edge
+    if (!short_p || count > parsimax::CAP)
+      count = f.from_scores(s, n, r, whole);  // a backward asks for such a row's edge
     a.count[row] = int32_t(count);
     if (count > 0 && count <= a.cap) {
       __builtin_memcpy(a.index + row * a.cap, index, count * sizeof(int32_t));
@@ -213,7 +220,10 @@ template <class S> struct Backward {
   const S *k, *v;
 
   Backward(const Attention& a, i64 task, char* scratch)
-      : a(a), which(task / a.parts), part(task % a.parts), stride(parsimax::score_stride(a.keys)) {
+      : a(a),
+        which(task / a.parts),
+        part(task % a.parts),
+        stride(parsimax::score_stride(a.keys)) {
     scores = carve<T>(scratch, a.tile * stride);
     grads = carve<T>(scratch, a.tile * stride);
     weight = (T*)carve<double>(scratch, stride + PAD);
@@ -253,7 +263,9 @@ template <class S> struct Backward {
     const int32_t* count = a.count + w.row(a, 0);
     for (i64 r = 0, run = 0; r <= w.count; r++) {  // scores again, for the runs of rows whose support was not kept
       const bool lost = r < w.count && count[r] > a.cap;
-      if (!lost && run) score<S, T>(a, {w.b, w.h, w.kv, w.first + r - run, run}, q(r - run), q_rows.stride, scores + (r - run) * stride, stride);
+      if (!lost && run)
+        score<S, T>(a, {w.b, w.h, w.kv, w.first + r - run, run}, q(r - run), q_rows.stride, scores + (r - run) * stride,
+                    stride);
       run = lost ? run + 1 : 0;
     }
     i64 dense_rows = 0;
@@ -328,8 +340,8 @@ template <class S> struct Backward {
     const i64 rows = last - first, width = keys_of(a, w.first + last - 1);
     T *p = scores + first * stride, *g = grads + first * stride;
     const i64 panels = which * parsimax::padded_keys(a.keys) * a.value_dim;
-    product_packed<T>(rows, width, a.value_dim, T(1), grad(first), grad_rows.stride, (const T*)a.value_panels + panels, g, stride,
-                      panel_width<T>(a.keys));
+    product_packed<T>(rows, width, a.value_dim, T(1), grad(first), grad_rows.stride, (const T*)a.value_panels + panels,
+                      g, stride, panel_width<T>(a.keys));
     for (i64 r = first; r < last; r++) {
       const i64 n = keys_of(a, w.first + r);
       T *pr = scores + r * stride, *gr = grads + r * stride;
@@ -357,8 +369,5 @@ template <class S> struct Backward {
 template <class S> void backward(const Attention& a, i64 task, void* scratch) {
   Backward<S>(a, task, (char*)scratch).run();
 }
+}  // namespace attention
 }  // namespace
-
-#define TYPES(f) {f<float>, f<double>, f<bf16>, f<f16>}
-const parsimax::AttentionKernels parsimax::TABLE(attention, ISA) = {
-    TYPES(pack), TYPES(forward), TYPES(backward)};

@@ -1,6 +1,6 @@
 // Work on one row through its support, shared by attention and the linear loss.
-#include <cstdint>
-#include <type_traits>
+#pragma once
+#include "grad.inl"
 namespace {
 template <class T> inline void fill(T* p, i64 n, T value) {
   for (i64 j = 0; j < n; j++) p[j] = value;
@@ -19,7 +19,8 @@ template <class T, class X, class Y> inline T dot(const X* x, const Y* y, i64 n)
 template <class T, class S> inline void accumulate(T c, const S* x, T* y, i64 n) {
   for (i64 i = 0; i < n; i += W<T>) store<T, T>(y + i, load<T>(y + i) + c * load<T>(x + i));
 }
-template <class T, int N, class S> inline void combine_block(i64 count, const T* c, const int32_t* at, const S* x, i64 stride, T* out) {
+template <class T, int N, class S>
+inline void combine_block(i64 count, const T* c, const int32_t* at, const S* x, i64 stride, T* out) {
   V<T> acc[N] = {};
   for (i64 j = 0; j < count; j++) {
     const S* row = x + at[j] * stride;
@@ -30,13 +31,14 @@ template <class T, int N, class S> inline void combine_block(i64 count, const T*
   for (int v = 0; v < N; v++) store<T, T>(out + v * W<T>, acc[v]);
 }
 // out = sum_j c[j] x[at[j]]
-template <class T, class S> inline void combine(i64 count, const T* c, const int32_t* at, const S* x, i64 stride, i64 n, T* out) {
+template <class T, class S>
+inline void combine(i64 count, const T* c, const int32_t* at, const S* x, i64 stride, i64 n, T* out) {
   i64 i = 0;
   for (; i + 4 * W<T> <= n; i += 4 * W<T>) combine_block<T, 4>(count, c, at, x + i, stride, out + i);
   for (; i < n; i += W<T>) combine_block<T, 1>(count, c, at, x + i, stride, out + i);
 }
-// What a matrix product made of c times the rows x, unless a NaN or infinity in them met a coefficient of 0: a row whose
-// coefficient is 0 does not count, whatever it holds.
+// What a matrix product made of c times the rows x, unless a NaN or infinity in them met a coefficient of 0: a row
+// whose coefficient is 0 does not count, whatever it holds.
 template <class T, class S> inline void mend(T* out, i64 n, i64 count, const T* c, const S* x, i64 stride) {
   V<T> worst{};
   for (i64 i = 0; i < n; i += W<T>) worst += load<T>(out + i) - load<T>(out + i);
@@ -46,7 +48,10 @@ template <class T, class S> inline void mend(T* out, i64 n, i64 count, const T* 
     if (c[j] != 0) accumulate<T>(c[j], x + j * stride, out, n);
 }
 // Rows of n numbers in the compute type: as they are, or converted into `room`.
-template <class T> struct Block { T* data; i64 stride; };
+template <class T> struct Block {
+  T* data;
+  i64 stride;
+};
 template <class T, class S> inline Block<const T> widened(const S* x, i64 stride, i64 rows, i64 n, T* room) {
   if constexpr (same<S, T>) return {x, stride};
   else {
@@ -96,12 +101,14 @@ template <class C, bool BY_ALPHA, class T>
 double weight_gradient(i64 n, const Alpha& alpha, const T* p, T* dweight, C* slope, C* rho) {
   Sums<C> sums;
   for (i64 j = 0; j < n; j += W<C>)
-    store<C, C>(slope + j, weigh<C, BY_ALPHA>(alpha, load<C>(p + j, n - j, C(0)), load<C>(dweight + j, n - j, C(0)), rho + j, sums));
+    store<C, C>(slope + j, weigh<C, BY_ALPHA>(alpha, load<C>(p + j, n - j, C(0)), load<C>(dweight + j, n - j, C(0)),
+                                              rho + j, sums));
   const double total = sums.s.get(), mean = total == 0 ? 0 : sums.sg.get() / total;
   const double middle = BY_ALPHA && total != 0 ? sums.sr.get() / total : 0;
   Total<C> by_alpha;
   for (i64 j = 0; j < n; j += W<C>) {
-    const V<C> s = load<C>(slope + j), d = s * (load<C>(dweight + j, n - j, C(0)) - C(mean)), kept = s != 0 ? d : V<C>{};
+    const V<C> s = load<C>(slope + j), d = s * (load<C>(dweight + j, n - j, C(0)) - C(mean)),
+               kept = s != 0 ? d : V<C>{};
     if constexpr (BY_ALPHA) by_alpha.add(kept * (load<C>(rho + j) - C(middle)));
     store<T, C>(dweight + j, kept, n - j);
   }
@@ -117,10 +124,14 @@ template <class T> inline bool nearly_equal(i64 n, const T* p) {
   }
   return -max<T>(-low) > max<T>(high) / 16;
 }
-template <class T> double weight_gradient(i64 n, const Alpha& alpha, bool by_alpha, const T* p, T* dweight, void* slope, void* rho) {
+template <class T>
+double weight_gradient(i64 n, const Alpha& alpha, bool by_alpha, const T* p, T* dweight, void* slope, void* rho) {
   const auto run = [&]<class C>(C* s, C* r) {
-    return by_alpha ? weight_gradient<C, true, T>(n, alpha, p, dweight, s, r) : weight_gradient<C, false, T>(n, alpha, p, dweight, s, r);
+    return by_alpha ? weight_gradient<C, true, T>(n, alpha, p, dweight, s, r)
+                    : weight_gradient<C, false, T>(n, alpha, p, dweight, s, r);
   };
-  return needs_double<T>(alpha) || (same<T, float> && by_alpha && nearly_equal<T>(n, p)) ? run((double*)slope, (double*)rho) : run((T*)slope, (T*)rho);
+  return needs_double<T>(alpha) || (same<T, float> && by_alpha && nearly_equal<T>(n, p))
+             ? run((double*)slope, (double*)rho)
+             : run((T*)slope, (T*)rho);
 }
 }  // namespace

@@ -1,6 +1,6 @@
-// Budget sparsemax: p = clip(x - tau, 0, 1) with sum p = budget. The sum falls piecewise linearly in tau: Newton inside a
-// bracket ends on the exact piece. In double throughout, and relative to the entry at place ceil(budget) from the top: it
-// lies above tau by at most 1, so that differences near the threshold are exact however large the scores are.
+// Budget sparsemax: p = clip(x - tau, 0, 1) with sum p = budget. The sum falls piecewise linearly in tau: Newton inside
+// a bracket ends on the exact piece. In double throughout, and relative to the entry at place ceil(budget) from the
+// top: it lies above tau by at most 1, so that differences near the threshold are exact however large the scores are.
 #pragma once
 #include "map.inl"
 #include "proof.inl"
@@ -26,7 +26,10 @@ template <class S> inline void budget_row(const S* x, S* p, i64 n, double budget
   for (i64 i = 0; i < n; i++) z[i] -= pivot;
   store<T, T>(z + n, all<T>(-INF<T>));
   const V<T> one = all<T>(1);
-  auto clip = [&](V<T> v) { v = positive<T>(v); return v < one ? v : one; };
+  auto clip = [&](V<T> v) {
+    v = positive<T>(v);
+    return v < one ? v : one;
+  };
   double low = -1, high = 0, tau = -0.5;
   for (int it = 0; it < 2000; it++) {
     V<T> total{}, inside{}, full{};  // the whole ones are counted apart: a large budget must not drown the rest
@@ -74,6 +77,7 @@ template <class S> void budget_grad_rows(const void* args_, i64 first, i64 last,
   const auto& args = *(const parsimax::ThresholdArgs*)args_;
   const i64 n = args.n;
   for (i64 r = first; r < last; r++)
-    budget_grad_row((const S*)args.p + r * n, (const S*)args.g + r * n, (S*)args.out + r * n, args.dparam ? args.dparam + r : nullptr, n);
+    budget_grad_row((const S*)args.p + r * n, (const S*)args.g + r * n, (S*)args.out + r * n,
+                    args.dparam ? args.dparam + r : nullptr, n);
 }
 }  // namespace

@@ -21,7 +21,8 @@ template <class T> inline V<T> nearest(V<T> t) {
   return r - magic;
 #endif
 }
-template <class T> inline V<T> scale2(V<T> v, V<T> n) {  // v 2^n, n a whole number; flushed to 0 below the normal numbers
+template <class T>
+inline V<T> scale2(V<T> v, V<T> n) {  // v 2^n, n a whole number; flushed to 0 below the normal numbers
 #if defined(__AVX512F__)
   if constexpr (same<T, float>) return _mm512_scalef_ps(v, n);
   else return _mm512_scalef_pd(v, n);

@@ -3,12 +3,12 @@
 //   rho - rho(c) = -((1/b)((1 + u) log(1 + u) - u) + u log p_c) / v     (rho: see grad.inl)
 // Derivatives by alpha are sums of these differences, so they are taken from x - c, which is exact, and not from p.
 //
-// Narrow rows (|u| <= 1/4): powers of 1 + u are short binomial series, sums over the row are sums of its power sums, and
-// the threshold is the root of a polynomial: two reads of the row, no exponential, no logarithm.
-// Wide rows: c = max x; a start from four moments, then one pass with exp and log; p follows from that pass by the second
-// order of the last step in the threshold, except close to the edge, where it is computed again.
-// Both are models of the row: what they return is summed, and if the sum is not 1, they did not serve (proof.inl).
-// Included by support.inl, whose find_support is the last that needs it.
+// Narrow rows (|u| <= 1/4): powers of 1 + u are short binomial series, sums over the row are sums of its power sums,
+// and the threshold is the root of a polynomial: two reads of the row, no exponential, no logarithm. Wide rows: c = max
+// x; a start from four moments, then one pass with exp and log; p follows from that pass by the second order of the
+// last step in the threshold, except close to the edge, where it is computed again. Both are models of the row: what
+// they return is summed, and if the sum is not 1, they did not serve (proof.inl). Included by support.inl, whose
+// find_support is the last that needs it.
 #pragma once
 #include "proof.inl"
 #include "rows.h"
@@ -99,12 +99,16 @@ template <class S> __attribute__((noinline)) bool map_narrow(const S* x, S* p, i
   }
   for (int k = 1; k <= SUMS; k++) mean[k] /= double(n);
   const double omega = narrow_root(c, mean), v = unit * omega;
-  const double above = double(top) - double(centre), below = double(centre) - double(bottom), kappa = v * (above > below ? above : below);
+  const double above = double(top) - double(centre), below = double(centre) - double(bottom),
+               kappa = v * (above > below ? above : below);
   double k8 = kappa * kappa;
   k8 = k8 * k8 * k8 * k8;
-  if (!(omega > 0) || !(kappa <= NARROW) || !(size_of(c.c[SUMS + 1]) * k8 < 1e-7) || !(size_of(c.c[ORDER + 1]) * k8 * kappa < 3e-8)) return false;
+  if (!(omega > 0) || !(kappa <= NARROW) || !(size_of(c.c[SUMS + 1]) * k8 < 1e-7) ||
+      !(size_of(c.c[ORDER + 1]) * k8 * kappa < 3e-8))
+    return false;
   double power = 1, scaled[ORDER + 1];
-  const double p_c = exp(-log(omega) / a.b) / double(n);  // (b / v)^(1/b), not what makes the sum 1: the sum is the proof
+  const double p_c =
+      exp(-log(omega) / a.b) / double(n);  // (b / v)^(1/b), not what makes the sum 1: the sum is the proof
   for (int k = 0; k <= ORDER; k++) scaled[k] = c.c[k] * power * p_c, power *= omega;
   V<T> h[ORDER + 1];
   for (int k = 0; k <= ORDER; k++) h[k] = all<T>(scaled[k]);
@@ -207,7 +211,8 @@ template <bool PZ, class O> inline bool map_wide(const Alpha& a, float* z, i64 n
   }
   const Curve<T> exact(a.b, a.b / e.E);
   const double old = a.b / e.E / (1 + eps);
-  const V<T> K = all<T>(old), c = all<T>(exp(e.w)), near = all<T>(size_of(eps) * 2000 > 1e-5 ? size_of(eps) * 2000 : 1e-5);
+  const V<T> K = all<T>(old), c = all<T>(exp(e.w)),
+             near = all<T>(size_of(eps) * 2000 > 1e-5 ? size_of(eps) * 2000 : 1e-5);
   const V<T> step = all<T>(eps), first = all<T>(B), second = all<T>(b2);
   const bool in_place = (const void*)out == (const void*)z;
   Total<T> mass, dot;
@@ -275,7 +280,8 @@ struct WideSlopes {
 };
 // Backward of one row from x, as grad_row does it from p. s and rho: room for n numbers and a vector.
 template <class S, bool BY_ALPHA>
-inline void grad_dense(const S* x, const S* g, S* dx, double* dalpha, i64 n, const Alpha& a, const DenseRow& row, float* s, float* rho) {
+inline void grad_dense(const S* x, const S* g, S* dx, double* dalpha, i64 n, const Alpha& a, const DenseRow& row,
+                       float* s, float* rho) {
   using T = float;
   constexpr i64 L = W<T>;
   static const T ones[16] = {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1};

@@ -1,6 +1,8 @@
-// Matrix products on tiles that stay in cache, for callers that own a thread. Included once per instruction set after
-// simd.inl. Every number of C is one chain of fused multiply-adds in the order of k, whatever the tile it falls in, so
-// a product computed again in the backward has the same bits.
+// Matrix products on tiles that stay in cache, for callers that own a thread. Every number of C is one chain of fused
+// multiply-adds in the order of k, whatever the tile it falls in, so a product computed again in the backward has the
+// same bits.
+#pragma once
+#include "simd.inl"
 namespace {
 // Rows and vectors of the register tile: as many accumulators as the registers hold beside a column block of B.
 #if defined(__AVX512F__)
@@ -14,7 +16,9 @@ constexpr int MR = 4, NV = 2;
 #endif
 template <class T> constexpr i64 NR = NV * W<T>;  // columns of a packed panel
 // Few columns in all make one narrow panel.
-template <class T> inline i64 panel_width(i64 cols) { return cols <= W<T> ? W<T> : cols <= 2 * W<T> ? 2 * W<T> : NR<T>; }
+template <class T> inline i64 panel_width(i64 cols) {
+  return cols <= W<T> ? W<T> : cols <= 2 * W<T> ? 2 * W<T> : NR<T>;
+}
 
 enum class Into { set, add };
 
@@ -57,14 +61,15 @@ template <class T, int N>
 inline void strip(i64 rows, const T* a, i64 a_row, i64 a_col, const T* b, i64 ldb, T* c, i64 ldc, i64 depth, T scale,
                   Into into) {
   for (i64 r = 0; r < rows; r += MR)
-    micro_rows<T, N>(rows - r < MR ? rows - r : MR, a + r * a_row, a_row, a_col, b, ldb, c + r * ldc, ldc, depth,
-                     scale, into);
+    micro_rows<T, N>(rows - r < MR ? rows - r : MR, a + r * a_row, a_row, a_col, b, ldb, c + r * ldc, ldc, depth, scale,
+                     into);
 }
 
-// Scores: C[rows, cols] = scale * A B with B packed in panels of `width` columns, zero-filled past the last column. C is
-// written up to the end of the last panel.
+// Scores: C[rows, cols] = scale * A B with B packed in panels of `width` columns, zero-filled past the last column. C
+// is written up to the end of the last panel.
 template <class T>
-void product_packed(i64 rows, i64 cols, i64 depth, T scale, const T* a, i64 a_row, const T* panels, T* c, i64 ldc, i64 width = NR<T>) {
+void product_packed(i64 rows, i64 cols, i64 depth, T scale, const T* a, i64 a_row, const T* panels, T* c, i64 ldc,
+                    i64 width = NR<T>) {
   if (width < NR<T>) {
     if (width == W<T>) return strip<T, 1>(rows, a, a_row, 1, panels, width, c, ldc, depth, scale, Into::set);
     return strip<T, 2>(rows, a, a_row, 1, panels, width, c, ldc, depth, scale, Into::set);
@@ -76,7 +81,8 @@ void product_packed(i64 rows, i64 cols, i64 depth, T scale, const T* a, i64 a_ro
 // The same for B of any storage type, converted once.
 constexpr i64 DEEPEST = 128;
 template <class T, int N, class S>
-inline void strip_of(i64 rows, const T* a, i64 a_row, i64 a_col, const S* b, i64 ldb, T* c, i64 ldc, i64 depth, Into into) {
+inline void strip_of(i64 rows, const T* a, i64 a_row, i64 a_col, const S* b, i64 ldb, T* c, i64 ldc, i64 depth,
+                     Into into) {
   if constexpr (same<S, T>) strip<T, N>(rows, a, a_row, a_col, b, ldb, c, ldc, depth, T(1), into);
   else {
     T block[DEEPEST * N * W<T>];
@@ -107,22 +113,8 @@ void product(i64 rows, i64 cols, i64 depth, const T* a, i64 a_row, i64 a_col, co
   }
 }
 
-template <class T, int STEP, int... J>
-inline void exchange(V<T>& a, V<T>& b, std::integer_sequence<int, J...>) {
-  const V<T> first = __builtin_shufflevector(a, b, (J & STEP ? W<T> + J - STEP : J)...);
-  b = __builtin_shufflevector(a, b, (J & STEP ? W<T> + J : J + STEP)...);
-  a = first;
-}
-template <class T, int STEP = 1> inline void transpose(V<T>* v) {  // W vectors, in log2 W rounds of exchanges
-  if constexpr (STEP < W<T>) {
-    for (int i = 0; i < W<T>; i++)
-      if (!(i & STEP)) exchange<T, STEP>(v[i], v[i + STEP], std::make_integer_sequence<int, W<T>>{});
-    transpose<T, 2 * STEP>(v);
-  }
-}
-
-// Panel of B^T: the rows x, x + stride, ... (n of them, depth numbers each; depth a multiple of W) become columns, `width`
-// to a panel.
+// Panel of B^T: the rows x, x + stride, ... (n of them, depth numbers each; depth a multiple of W) become columns,
+// `width` to a panel.
 template <class T, class S> void pack_panel(const S* x, i64 stride, i64 n, i64 depth, T* panel, i64 width = NR<T>) {
   for (i64 j = 0; j < width; j += W<T>)
     for (i64 k = 0; k < depth; k += W<T>) {

@@ -8,17 +8,19 @@ namespace {
 template <class T> inline V<T> phi(V<T> t, V<T> decay) {  // decay = e^-t
   const V<T> direct = (1 - t - decay) * recip<T, 1>(t * t), size = t < 0 ? -t : t;
   if constexpr (same<T, float>) {
-    const V<T> series = horner<T>(t, all<T>(2.7557319e-06), -2.4801587e-05, 1.9841270e-04, -1.3888889e-03, 8.3333333e-03,
-                                  -4.1666667e-02, 1.6666667e-01, -0.5);
+    const V<T> series = horner<T>(t, all<T>(2.7557319e-06), -2.4801587e-05, 1.9841270e-04, -1.3888889e-03,
+                                  8.3333333e-03, -4.1666667e-02, 1.6666667e-01, -0.5);
     return size < T(0.6) ? series : direct;
   } else {
-    const V<T> series = horner<T>(t, all<T>(1 / 355687428096000.), -1 / 20922789888000., 1 / 1307674368000., -1 / 87178291200.,
-                                  1 / 6227020800., -1 / 479001600., 1 / 39916800., -1 / 3628800., 1 / 362880., -1 / 40320.,
-                                  1 / 5040., -1 / 720., 1 / 120., -1 / 24., 1 / 6., -0.5);
+    const V<T> series = horner<T>(t, all<T>(1 / 355687428096000.), -1 / 20922789888000., 1 / 1307674368000.,
+                                  -1 / 87178291200., 1 / 6227020800., -1 / 479001600., 1 / 39916800., -1 / 3628800.,
+                                  1 / 362880., -1 / 40320., 1 / 5040., -1 / 720., 1 / 120., -1 / 24., 1 / 6., -0.5);
     return size < T(1) ? series : direct;
   }
 }
-template <class T> struct Sums { Total<T> s, sg, sr; };
+template <class T> struct Sums {
+  Total<T> s, sg, sr;
+};
 // s of a vector of p, and the sums; p = 0 and g = 0 beyond the support. NaN in p stays NaN.
 template <class T, bool BY_ALPHA> inline V<T> weigh(const Alpha& a, V<T> p, V<T> g, T* rho, Sums<T>& sums) {
   V<T> s;
@@ -42,7 +44,8 @@ template <class T, bool BY_ALPHA> inline V<T> weigh(const Alpha& a, V<T> p, V<T>
   return s;
 }
 // alpha = 2, 1.5 or 1 in rows too short for skipping to pay. STREAM: past the cache.
-template <bool STREAM, class T, class S, class F> inline void grad_plain(const S* p, const S* g, S* dx, i64 n, T* kept, F weight) {
+template <bool STREAM, class T, class S, class F>
+inline void grad_plain(const S* p, const S* g, S* dx, i64 n, T* kept, F weight) {
   constexpr i64 L = W<T>;
   V<T> total{}, sg{}, total1{}, sg1{};
   auto add = [&](i64 i, V<T>& sum, V<T>& dot) {
@@ -90,7 +93,8 @@ inline void grad_row(const S* p, const S* g, S* dx, double* dalpha, i64 n, const
     if (BY_ALPHA) *dalpha = n && scalar_float(p[0]) != scalar_float(p[0]) ? __builtin_nan("") : 0;
     return;
   }
-  if (!BY_ALPHA && n < GRAD_PLAIN && (a.kind != GENERAL || a.b == 0)) return grad_plain<T>(a.kind, p, g, dx, n, 1, false, pv);
+  if (!BY_ALPHA && n < GRAD_PLAIN && (a.kind != GENERAL || a.b == 0))
+    return grad_plain<T>(a.kind, p, g, dx, n, 1, false, pv);
   i64 c = 0;
   const i64 most = n / 3;
   for (i64 i = 0; i < n && c <= most; i += 4 * L) {
@@ -114,10 +118,12 @@ inline void grad_row(const S* p, const S* g, S* dx, double* dalpha, i64 n, const
   }
   Sums<T> sums;
   for (i64 i = 0; i < count; i += L) {
-    const V<T> v = sparse ? load<T>(pv + i) : load<T>(p + i, n - i, T(0)), h = sparse ? load<T>(gv + i) : load<T>(g + i, n - i, T(0));
+    const V<T> v = sparse ? load<T>(pv + i) : load<T>(p + i, n - i, T(0)),
+               h = sparse ? load<T>(gv + i) : load<T>(g + i, n - i, T(0));
     store<T, T>(pv + i, weigh<T, BY_ALPHA>(a, v, h, rho + i, sums));
   }
-  const double total = sums.s.get(), shift = total == 0 ? 0 : sums.sg.get() / total, mean = BY_ALPHA && total != 0 ? sums.sr.get() / total : 0;
+  const double total = sums.s.get(), shift = total == 0 ? 0 : sums.sg.get() / total,
+               mean = BY_ALPHA && total != 0 ? sums.sr.get() / total : 0;
   const V<T> hi = all<T>(shift), low = all<T>(mean);
   Total<T> slope;
   for (i64 i = 0; i < count; i += L) {

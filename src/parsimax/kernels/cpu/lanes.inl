@@ -1,24 +1,11 @@
 // W rows at once, one to a lane: sums need no reduction across lanes and short Newton chains overlap. Only the numbers
 // of a row that can matter take part: `mark` notes where they stand, `pack` moves them to the front, `transpose` turns
 // rows into lanes, and on the way back `unpack` writes them between zeros.
-// Every lane holds one row, or none, whatever its neighbours are: a row's bits depend neither on them nor on their number.
+// Every lane holds one row, or none, whatever its neighbours are: a row's bits depend neither on them nor on their
+// number.
 #pragma once
 #include "grad.inl"
 namespace {
-template <class T, int STEP, int... J> inline void butterfly(V<T>& a, V<T>& b, std::integer_sequence<int, J...>) {
-  constexpr int L = W<T>;
-  const V<T> first = __builtin_shufflevector(a, b, (J & STEP ? L + J - STEP : J)...);
-  b = __builtin_shufflevector(a, b, (J & STEP ? L + J : J + STEP)...);
-  a = first;
-}
-template <class T, int STEP = 1> [[gnu::always_inline]] inline void transpose(V<T>* v) {  // W x W numbers
-  if constexpr (STEP < W<T>) {
-    for (int i = 0; i < W<T>; i++)
-      if (!(i & STEP)) butterfly<T, STEP>(v[i], v[i + STEP], std::make_integer_sequence<int, W<T>>{});
-    transpose<T, 2 * STEP>(v);
-  }
-}
-
 constexpr i64 LANE_LIMIT = 160;   // numbers of a row that take part, in rows longer than SHORT
 constexpr i64 LANE_STRIDE = 240;  // 15 cache lines of floats: rows must not meet in one set of the cache
 static_assert(LANE_STRIDE >= parsimax::SHORT + 3 * 16 && LANE_STRIDE >= LANE_LIMIT + 3 * 16);
@@ -58,19 +45,26 @@ template <class T> struct Packed {
 template <class T> struct Marks {
   i64 vectors, stride;  // a stride has room for whole groups of HITS
   uint16_t* words;
-  Marks(i64 n, char* room) : vectors((n + W<T> - 1) / W<T>), stride((vectors + HITS - 1) / HITS * HITS), words((uint16_t*)room) {}
+  Marks(i64 n, char* room)
+      : vectors((n + W<T> - 1) / W<T>),
+        stride((vectors + HITS - 1) / HITS * HITS),
+        words((uint16_t*)room) {}
   static constexpr i64 bytes(i64 n) { return W<T> * 2 * ((n + W<T> - 1) / W<T> + HITS); }
   uint16_t* row(int r) { return words + r * stride; }
-  // Marks what taken(r, v) takes of the `rows` rows from x on (the lanes beyond stay empty), and calls keep(r, k, at, bits) for each vector k of row r with a
-  // mark, `at` being the number of marks before it, while that is at most `limit`. Fills `count`: limit + 1 or more if there
-  // are too many. Long rows are marked one ahead: marks have left the store buffer when they are looked at.
-  template <class S, class F, class G> void each(const S* x, i64 n, int rows, T fill, i64 limit, i64* count, F taken, G keep) {
+  // Marks what taken(r, v) takes of the `rows` rows from x on (the lanes beyond stay empty), and calls keep(r, k, at,
+  // bits) for each vector k of row r with a mark, `at` being the number of marks before it, while that is at most
+  // `limit`. Fills `count`: limit + 1 or more if there are too many. Long rows are marked one ahead: marks have left
+  // the store buffer when they are looked at.
+  template <class S, class F, class G>
+  void each(const S* x, i64 n, int rows, T fill, i64 limit, i64* count, F taken, G keep) {
     constexpr int L = W<T>;
     const i64 whole = n / L;
     for (int r = 0; r < rows; r++) {
       const S* from = x + r * n;
       uint16_t* to = row(r);
-      auto test = [&](i64 k) { return taken(r, k < whole ? load<T>(from + k * L) : load<T>(from + k * L, n - k * L, fill)); };
+      auto test = [&](i64 k) {
+        return taken(r, k < whole ? load<T>(from + k * L) : load<T>(from + k * L, n - k * L, fill));
+      };
       if (vectors > FEW) {
         for (i64 k = 0; k < vectors; k++) to[k] = uint16_t(test(k));
         if (r) count[r - 1] = look(r - 1, limit, keep);
@@ -117,8 +111,8 @@ template <class T> struct Marks {
   }
 };
 
-// v spread to the marks of a row, zeros elsewhere. What the next rows will read, `next` and perhaps `other`, is asked for on
-// the way: while rows are being solved, nothing else would keep the memory busy.
+// v spread to the marks of a row, zeros elsewhere. What the next rows will read, `next` and perhaps `other`, is asked
+// for on the way: while rows are being solved, nothing else would keep the memory busy.
 template <bool STREAM, class T, class S>
 inline void unpack(S* out, i64 n, const T* v, const uint16_t* marks, const S* next, const S* other) {
   constexpr int L = W<T>;
@@ -147,10 +141,12 @@ inline void unpack(S* out, i64 n, const T* v, const uint16_t* marks, const S* ne
   }
 }
 template <class T, class S>
-inline void unpack_rows(S* out, i64 n, Packed<T>& pack, Marks<T>& marks, unsigned which, bool stream, const S* next, const S* other) {
+inline void unpack_rows(S* out, i64 n, Packed<T>& pack, Marks<T>& marks, unsigned which, bool stream, const S* next,
+                        const S* other) {
   for (int r = 0; r < W<T>; r++)
     if (which >> r & 1) {
-      if (stream) unpack<true, T>(out + r * n, n, pack.row(r), marks.row(r), next + r * n, other ? other + r * n : nullptr);
+      if (stream)
+        unpack<true, T>(out + r * n, n, pack.row(r), marks.row(r), next + r * n, other ? other + r * n : nullptr);
       else unpack<false, T>(out + r * n, n, pack.row(r), marks.row(r), next + r * n, other ? other + r * n : nullptr);
     }
 }
@@ -159,8 +155,8 @@ inline void unpack_rows(S* out, i64 n, Packed<T>& pack, Marks<T>& marks, unsigne
 template <bool QUICK> inline V<float> log2_ratio(V<float> f) {
   if constexpr (QUICK) return horner<float>(f, all<float>(-0.26325449), 0.49677351, -0.72817263, 1.44248678);
   else
-    return horner<float>(f, all<float>(7.806572213e-02), -1.742292175e-01, 2.163247097e-01, -2.427236216e-01, 2.881915286e-01,
-                         -3.605759187e-01, 4.809020798e-01, -7.213484784e-01, 1.442695032);
+    return horner<float>(f, all<float>(7.806572213e-02), -1.742292175e-01, 2.163247097e-01, -2.427236216e-01,
+                         2.881915286e-01, -3.605759187e-01, 4.809020798e-01, -7.213484784e-01, 1.442695032);
 }
 // The functions of curve.inl on a Wide vector, which is two of double.
 template <class F> inline Wide<float> halves(Wide<float> v, F f) {
@@ -170,16 +166,17 @@ template <class F> inline Wide<float> halves(Wide<float> v, F f) {
   __builtin_memcpy(&v, h, sizeof v);
   return v;
 }
-// alpha in [0, 2], one per lane, in float: smooth through alpha = 1 (b = 0), as curve.inl and solve_general are. w and the edge
-// that follows from it are in double, K is in two parts: a plateau close to the edge moves with them as a whole.
-// QUICK is good to 1e-3 or so where b > QUICK_FROM: enough on the way to the root.
+// alpha in [0, 2], one per lane, in float: smooth through alpha = 1 (b = 0), as curve.inl and solve_general are. w and
+// the edge that follows from it are in double, K is in two parts: a plateau close to the edge moves with them as a
+// whole. QUICK is good to 1e-3 or so where b > QUICK_FROM: enough on the way to the root.
 constexpr float QUICK_FROM = 0.02f, LANE_LOWEST = -1e30f;  // z is not below the second
 struct LaneCurve {
   using T = float;
   V<T> b, inv_b, kappa, K, low;  // kappa = 1 / E = e^(-b w), K + low = b kappa
   Wide<T> exact_b;
   void move(Wide<T> w) {
-    const Wide<T> grown = halves(exact_b * w * -1.4426950408889634, [](V<double> t) { return exp2<double>(t); }), k = exact_b * grown;
+    const Wide<T> grown = halves(exact_b * w * -1.4426950408889634, [](V<double> t) { return exp2<double>(t); }),
+                  k = exact_b * grown;
     kappa = narrow<T>(grown);
     K = narrow<T>(k);
     low = narrow<T>(k - widen<T>(K));
@@ -195,7 +192,8 @@ struct LaneCurve {
     } else {
       const V<T> u = z * kappa;
       f = e == 0 ? u * b : f;
-      const V<T> ratio = log2_ratio<false>(f), g = e == 0 ? u * ratio : f * ratio * inv_b, t = vmax<T>(fma<T>(e, inv_b, g), all<T>(-160));
+      const V<T> ratio = log2_ratio<false>(f), g = e == 0 ? u * ratio : f * ratio * inv_b,
+                 t = vmax<T>(fma<T>(e, inv_b, g), all<T>(-160));
       const V<T> n = nearest<T>(t);
       r = scale2<T>(exp2_part<T>(t > T(-160) ? fma<T>(e, inv_b, -n) + g : V<T>{}), n);
     }
@@ -212,7 +210,9 @@ struct LaneCurve {
 };
 constexpr i64 COLUMNS = 8;  // numbers added in float before they join a sum in double
 // One pass over the columns: the sum of r, which goes into `out` too, and of r / y.
-template <bool QUICK> inline V<float> pass_lanes(const V<float>* z, V<float>* out, i64 most, const LaneCurve& c, V<float>& slope, Wide<float>* total = nullptr) {
+template <bool QUICK>
+inline V<float> pass_lanes(const V<float>* z, V<float>* out, i64 most, const LaneCurve& c, V<float>& slope,
+                           Wide<float>* total = nullptr) {
   using T = float;
   V<T> R{}, y;
   slope = V<T>{};
@@ -229,8 +229,8 @@ template <bool QUICK> inline V<float> pass_lanes(const V<float>* z, V<float>* ou
   }
   return R;
 }
-// Newton on columns of z (LANE_LOWEST beyond a row's count) from w. `out` becomes p, and the lanes whose last pass was no proof
-// are the result. A lane that is done stays as it is while others go on.
+// Newton on columns of z (LANE_LOWEST beyond a row's count) from w. `out` becomes p, and the lanes whose last pass was
+// no proof are the result. A lane that is done stays as it is while others go on.
 inline unsigned solve_lanes(const V<float>* z, V<float>* out, i64 most, LaneCurve& c, V<float> from) {
   using T = float;
   const V<T> ln2 = all<T>(0.6931471805599453), enough = all<T>(tolerance(parsimax::GENERAL_LANE, PROOF<T>));
@@ -246,7 +246,8 @@ inline unsigned solve_lanes(const V<float>* z, V<float>* out, i64 most, LaneCurv
     const V<T> log_R = narrow<T>(widen<T>(e) * 0.69314718055994530942 + w) + (log2_part<T>(f) * ln2 + rest);
     const V<T> excess = R > 0 ? log_R : V<T>{};
     size = excess < 0 ? -excess : excess;
-    const V<T> dw = R > 0 ? c.step(R, slope, excess) : V<T>{}, moved = size > enough ? (dw == dw ? dw : V<T>{}) : V<T>{};
+    const V<T> dw = R > 0 ? c.step(R, slope, excess) : V<T>{},
+               moved = size > enough ? (dw == dw ? dw : V<T>{}) : V<T>{};
     if (!gt_bits<T>(size, enough) || it == 30) break;
     w += widen<T>(moved);
     c.move(w);
@@ -255,7 +256,8 @@ inline unsigned solve_lanes(const V<float>* z, V<float>* out, i64 most, LaneCurv
   for (i64 j = 0; j < most; j++) out[j] *= scale;
   return nle_bits<T>(size, enough) & gt_bits<T>(c.b != 0 ? all<T>(1) : V<T>{}, V<T>{});  // softmax is r / sum r
 }
-// A few quick steps, in the lanes where b > QUICK_FROM: in terms of E the step is E' = E + (R^-b - E) sum r / sum (r / y).
+// A few quick steps, in the lanes where b > QUICK_FROM: in terms of E the step is E' = E + (R^-b - E) sum r / sum (r /
+// y).
 inline void approach_lanes(const V<float>* z, i64 most, LaneCurve& c, int passes) {
   using T = float;
   for (int it = 0; it < passes; it++) {
@@ -268,8 +270,10 @@ inline void approach_lanes(const V<float>* z, i64 most, LaneCurve& c, int passes
 }
 // alpha = 2 or 1.5 in every lane, from E. Its last step is kept apart as the low part.
 template <class T, Kind A> constexpr T LANE_SLOPE = A == SPARSEMAX ? T(1) : T(0.5);
-template <class T, Kind A> inline void solve_lanes_fixed(V<T>* z, i64 columns, V<T> count, V<T>& E, V<T>& step, int limit) {
-  const T TOL = T(tolerance(A == SPARSEMAX ? parsimax::SPARSEMAX_LANE : parsimax::ENTMAX15_LANE, same<T, float> ? 1e-7 : 1e-15));
+template <class T, Kind A>
+inline void solve_lanes_fixed(V<T>* z, i64 columns, V<T> count, V<T>& E, V<T>& step, int limit) {
+  const T TOL =
+      T(tolerance(A == SPARSEMAX ? parsimax::SPARSEMAX_LANE : parsimax::ENTMAX15_LANE, same<T, float> ? 1e-7 : 1e-15));
   V<T> live = all<T>(1);  // a solved lane stays as it is while others go on
   step = V<T>{};
   if (columns & 1) z[columns++] = all<T>(-INF<T>);
@@ -303,7 +307,8 @@ template <class T, Kind A> inline void solve_lanes_fixed(V<T>* z, i64 columns, V
   }
 }
 // The p of such an edge, and the lanes where they do not sum to 1.
-template <class T, Kind A> inline unsigned evaluate_lanes_fixed(const V<T>* z, V<T>* out, i64 columns, V<T> E, V<T> step) {
+template <class T, Kind A>
+inline unsigned evaluate_lanes_fixed(const V<T>* z, V<T>* out, i64 columns, V<T> E, V<T> step) {
   Wide<T> total{};
   for (i64 j = 0; j < columns;) {
     V<T> some{};
@@ -315,6 +320,7 @@ template <class T, Kind A> inline unsigned evaluate_lanes_fixed(const V<T>* z, V
     total += widen<T>(some);
   }
   const V<T> off = narrow<T>(total - 1), size = off < 0 ? -off : off;
-  return nle_bits<T>(size, all<T>(tolerance(A == SPARSEMAX ? parsimax::SPARSEMAX_LANE : parsimax::ENTMAX15_LANE, PROOF<T>)));
+  return nle_bits<T>(size,
+                     all<T>(tolerance(A == SPARSEMAX ? parsimax::SPARSEMAX_LANE : parsimax::ENTMAX15_LANE, PROOF<T>)));
 }
 }  // namespace

@@ -1,5 +1,15 @@
-// Which instruction set runs: 0 base, 1 AVX2, 2 AVX-512. PARSIMAX_CPU=base|avx2|avx512 can only lower it.
+// Instruction sets: all kernels are compiled once for each, and the best that the CPU has runs.
 #pragma once
+#include "attention.h"
+#include "linear_loss.h"
+#include "rows.h"
 namespace parsimax {
-int cpu_level();
-}
+struct Level {
+  int number;  // 0 base, 1 AVX2, 2 AVX-512
+  RowKernels rows;
+  AttentionKernels attention;
+  LinearLossKernels linear_loss;
+};
+extern const Level level_base, level_avx2, level_avx512;
+const Level& level();
+}  // namespace parsimax

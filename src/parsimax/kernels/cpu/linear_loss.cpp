@@ -1,7 +1,5 @@
 // The operators of the linear loss: hidden (N, d), weight (V, d), bias (V), target (N) with -1 for rows to leave out,
 // alpha one number or one per row. The loss of a row is Omega*(z) - z_target.
-#include "linear_loss.h"
-
 #include <optional>
 #include <tuple>
 #include <vector>
@@ -13,22 +11,14 @@ using namespace parsimax;
 using std::optional;
 
 namespace {
-constexpr int64_t CAP = 64, CHUNK_BYTES = 24 << 20;
+constexpr int64_t CHUNK_BYTES = 24 << 20;
 constexpr int64_t COLUMNS = 128;  // rows of dweight that one task owns
 
-const LinearLossKernels& kernels() {
-#if defined(__x86_64__)
-  static const LinearLossKernels* all[] = {&linear_loss_base, &linear_loss_avx2, &linear_loss_avx512};
-  static const LinearLossKernels& best = *all[cpu_level()];
-  return best;
-#else
-  return linear_loss_base;
-#endif
-}
+const LinearLossKernels& kernels() { return level().linear_loss; }
 
 bool bf16_pairs() {
 #if defined(__x86_64__)
-  static const bool can = cpu_level() == 2 && __builtin_cpu_supports("avx512bf16");
+  static const bool can = level().number == 2 && __builtin_cpu_supports("avx512bf16");
   return can;
 #else
   return false;

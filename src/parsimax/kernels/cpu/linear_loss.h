@@ -1,10 +1,10 @@
-// The loss of hidden @ weight.T + bias without the matrix of logits; one table of kernels per instruction set.
+// The loss of hidden @ weight.T + bias without the matrix of logits.
 #pragma once
 #include <cstdint>
 namespace parsimax {
 struct LinearLoss {
-  int64_t rows, classes, dim;  // dim: a multiple of 16
-  int64_t cap;                 // support kept for the backward, entries a row
+  int64_t rows, classes, dim;   // dim: a multiple of 16
+  int64_t cap;                  // support kept for the backward, entries a row
   double alpha_value, softcap;  // softcap 0: none
   const void *hidden, *weight, *bias;
   int64_t hidden_stride, weight_stride;
@@ -52,7 +52,6 @@ struct LinearLossKernels {
   void (*wide_weight[4])(const LinearLoss&, const Chunk&, int64_t first, int64_t last);
   void (*wide_done[4])(const LinearLoss&, const Chunk&);  // dhidden of the chunk to its rows
 };
-extern const LinearLossKernels linear_loss_base, linear_loss_avx2, linear_loss_avx512;
 
-constexpr int64_t logit_stride(int64_t classes) { return (classes + 63) / 64 * 64 + 16; }
+static constexpr int64_t logit_stride(int64_t classes) { return (classes + 63) / 64 * 64 + 16; }
 }  // namespace parsimax

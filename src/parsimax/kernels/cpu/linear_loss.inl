@@ -1,18 +1,20 @@
 // Fenchel-Young loss of linear scores. Logits exist for a chunk of rows at a time; the gradient of a row is its support
-// minus its target, so only those rows of the weight are touched, unless the support is wide. S is the type of the hidden
-// states and the weight, T what it is computed in. Included once per instruction set, with ISA defined.
+// minus its target, so only those rows of the weight are touched, unless the support is wide. S is the type of the
+// hidden states and the weight, T what it is computed in.
+#pragma once
+#include "attention_rows.inl"
+#include "gemm.inl"
 #include "linear_loss.h"
 #include "loss.inl"
-#include "grad.inl"
-#include "gemm.inl"
-#include "attention_rows.inl"
-
 namespace {
+namespace linear_loss {
 using parsimax::Chunk;
 using parsimax::LinearLoss;
 constexpr i64 PANELS = 4;  // packed and multiplied in one task
 
-inline Alpha alpha_of(const LinearLoss& p, i64 row) { return Alpha(p.alpha ? p.alpha[row * p.alpha_step] : p.alpha_value); }
+inline Alpha alpha_of(const LinearLoss& p, i64 row) {
+  return Alpha(p.alpha ? p.alpha[row * p.alpha_step] : p.alpha_value);
+}
 
 template <class S> void gather_hidden(const LinearLoss& p, const Chunk& c) {
   using T = Compute<S>;
@@ -22,7 +24,9 @@ template <class S> void gather_hidden(const LinearLoss& p, const Chunk& c) {
 }
 #if defined(__AVX512F__)
 // Products of bfloat16 two at a time, into float. A pair lies in the place of a float: panels are packed as floats are.
-template <int R> __attribute__((target("avx512bf16"))) void micro_pairs(const char* const* a, const float* b, float* c, i64 ldc, i64 depth) {
+template <int R>
+__attribute__((target("avx512bf16"))) void micro_pairs(const char* const* a, const float* b, float* c, i64 ldc,
+                                                       i64 depth) {
   __m512 acc[R][NV] = {};
   for (i64 k = 0; k < depth; k++) {
     __m512bh col[NV];
@@ -42,7 +46,8 @@ template <int R> __attribute__((target("avx512bf16"))) void micro_pairs(const ch
 #pragma GCC unroll 4
     for (int v = 0; v < NV; v++) _mm512_storeu_ps(c + r * ldc + v * 16, acc[r][v]);
 }
-template <int R = MR> inline void pair_rows(i64 rows, const char* const* a, const float* b, float* c, i64 ldc, i64 depth) {
+template <int R = MR>
+inline void pair_rows(i64 rows, const char* const* a, const float* b, float* c, i64 ldc, i64 depth) {
   if constexpr (R > 0) {
     if (rows >= R) return micro_pairs<R>(a, b, c, ldc, depth);
     pair_rows<R - 1>(rows, a, b, c, ldc, depth);
@@ -50,7 +55,8 @@ template <int R = MR> inline void pair_rows(i64 rows, const char* const* a, cons
 }
 inline void score_pairs(const LinearLoss& p, const Chunk& c, i64 task, float* panel) {
   for (i64 j = task * PANELS * NR<float>; j < p.classes && j < (task + 1) * PANELS * NR<float>; j += NR<float>) {
-    pack_panel<float>((const float*)((const bf16*)p.weight + j * p.weight_stride), p.weight_stride / 2, p.classes - j, p.dim / 2, panel);
+    pack_panel<float>((const float*)((const bf16*)p.weight + j * p.weight_stride), p.weight_stride / 2, p.classes - j,
+                      p.dim / 2, panel);
     for (i64 i = 0; i < c.count; i += MR) {
       const char* a[MR];
       const i64 rows = c.count - i < MR ? c.count - i : MR;
@@ -69,19 +75,21 @@ template <class S> void score(const LinearLoss& p, const Chunk& c, i64 task, voi
   T* panel = (T*)scratch;
   for (i64 j = task * PANELS * NR<T>; j < p.classes && j < (task + 1) * PANELS * NR<T>; j += NR<T>) {
     pack_panel<T>((const S*)p.weight + j * p.weight_stride, p.weight_stride, p.classes - j, p.dim, panel);
-    strip<T, NV>(c.count, (const T*)c.hidden, c.hidden_stride, 1, panel, NR<T>, (T*)c.logits + j, c.stride, p.dim, T(1), Into::set);
+    strip<T, NV>(c.count, (const T*)c.hidden, c.hidden_stride, 1, panel, NR<T>, (T*)c.logits + j, c.stride, p.dim, T(1),
+                 Into::set);
   }
 }
 
 // cap tanh(x / cap): near 0 by its odd series, where 1 - e^-2x would lose digits.
 template <class T> inline V<T> soft_limit(V<T> x, T cap) {
-  const V<T> t = x / cap, size = t < 0 ? -t : t, e = exp2<T>(size * T(-2.8853900817779268)), far = (1 - e) / (1 + e), s = t * t;
+  const V<T> t = x / cap, size = t < 0 ? -t : t, e = exp2<T>(size * T(-2.8853900817779268)), far = (1 - e) / (1 + e),
+             s = t * t;
   V<T> near;
   if constexpr (same<T, float>)
     near = horner<T>(s, all<T>(-1382. / 155925), 62. / 2835, -17. / 315, 2. / 15, -1. / 3, 1.);
   else
-    near = horner<T>(s, all<T>(-443861162. / 1856156927625.), 6404582. / 10854718875., -929569. / 638512875., 21844. / 6081075,
-                     -1382. / 155925, 62. / 2835, -17. / 315, 2. / 15, -1. / 3, 1.);
+    near = horner<T>(s, all<T>(-443861162. / 1856156927625.), 6404582. / 10854718875., -929569. / 638512875.,
+                     21844. / 6081075, -1382. / 155925, 62. / 2835, -17. / 315, 2. / 15, -1. / 3, 1.);
   const V<T> signed_far = t < 0 ? -far : far;
   return cap * (size < T(same<T, float> ? 0.25 : 0.1) ? t * near : signed_far);
 }
@@ -204,7 +212,8 @@ template <class S> void sparse_columns(const LinearLoss& p, i64 first, i64 last,
         combine_into<T>(n, c, p.row_of + from, (const S*)p.hidden, p.hidden_stride, p.dim, out, (T*)scratch);
       });
     else
-      run((T*)p.dweight + j * p.dim, [&](T* out) { combine<T>(n, c, p.row_of + from, (const S*)p.hidden, p.hidden_stride, p.dim, out); });
+      run((T*)p.dweight + j * p.dim,
+          [&](T* out) { combine<T>(n, c, p.row_of + from, (const S*)p.hidden, p.hidden_stride, p.dim, out); });
     if (!p.dbias) continue;
     T sum = 0;
     for (i64 i = 0; i < n; i++) sum += c[i];
@@ -253,11 +262,5 @@ template <class S> void wide_done(const LinearLoss& p, const Chunk& c) {
     for (i64 k = 0; k < p.dim; k += W<T>)
       store<S, T>((S*)p.dhidden + c.rows[i] * p.dim + k, load<T>((const T*)c.dhidden + i * p.dim + k));
 }
+}  // namespace linear_loss
 }  // namespace
-
-#define CAT(a, b) a##b
-#define TABLE(isa) CAT(linear_loss_, isa)
-#define TYPES(f) {f<float>, f<double>, f<bf16>, f<f16>}
-const parsimax::LinearLossKernels parsimax::TABLE(ISA) = {
-    {PANELS * NR<float>, PANELS * NR<double>}, TYPES(gather_hidden), TYPES(score), TYPES(forward), TYPES(sparse_row),
-    TYPES(sort_columns), TYPES(sparse_columns), TYPES(wide_row), TYPES(wide_hidden), TYPES(wide_weight), TYPES(wide_done)};

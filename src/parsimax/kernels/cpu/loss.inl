@@ -1,9 +1,9 @@
-// Fenchel-Young loss of a row against class c: (max - x_c) + (b p.z + theta) / alpha, which is 0 exactly when c leads by
-// 1 / (alpha - 1). The forward keeps the support when it fits in `cap` numbers; the backward is then a fill of zeros and
-// a scatter, and for wider rows one more read of x with the edge already known.
-// With smoothing e and class weights w: (1 - e) w_c loss_c + e/n sum_k w_k loss_k = own Omega* - hit z_c - rest sum_k w_k z_k,
-// and the gradient is own p - hit e_c - rest w: one more sum over the row, and a fill that is not of zeros.
-// d loss / d alpha is that of the entropy at fixed p: H = -(1/alpha) sum p L psi(t), L = log p, t = b L, psi = (e^t - 1)/t.
+// Fenchel-Young loss of a row against class c: (max - x_c) + (b p.z + theta) / alpha, which is 0 exactly when c leads
+// by 1 / (alpha - 1). The forward keeps the support when it fits in `cap` numbers; the backward is then a fill of zeros
+// and a scatter, and for wider rows one more read of x with the edge already known. With smoothing e and class weights
+// w: (1 - e) w_c loss_c + e/n sum_k w_k loss_k = own Omega* - hit z_c - rest sum_k w_k z_k, and the gradient is own p -
+// hit e_c - rest w: one more sum over the row, and a fill that is not of zeros. d loss / d alpha is that of the entropy
+// at fixed p: H = -(1/alpha) sum p L psi(t), L = log p, t = b L, psi = (e^t - 1)/t.
 #pragma once
 #include "map.inl"
 namespace {
@@ -13,14 +13,16 @@ template <class T> inline V<T> psi_slope(V<T> t, V<T> grown) {  // psi'(t) = (e^
   const V<T> direct = (grown * (t - 1) + 1) / (t * t), size = t < 0 ? -t : t;
   V<T> series;  // k / (k + 1)!
   if constexpr (same<T, float>)
-    series = horner<T>(t, all<T>(9 / 3628800.), 8 / 362880., 7 / 40320., 1 / 840., 1 / 144., 1 / 30., 1 / 8., 1 / 3., 0.5);
+    series =
+        horner<T>(t, all<T>(9 / 3628800.), 8 / 362880., 7 / 40320., 1 / 840., 1 / 144., 1 / 30., 1 / 8., 1 / 3., 0.5);
   else
-    series = horner<T>(t, all<T>(17 / 6402373705728000.), 16 / 355687428096000., 15 / 20922789888000., 14 / 1307674368000.,
-                       13 / 87178291200., 12 / 6227020800., 11 / 479001600., 10 / 39916800., 9 / 3628800., 8 / 362880.,
-                       7 / 40320., 1 / 840., 1 / 144., 1 / 30., 1 / 8., 1 / 3., 0.5);
+    series = horner<T>(t, all<T>(17 / 6402373705728000.), 16 / 355687428096000., 15 / 20922789888000.,
+                       14 / 1307674368000., 13 / 87178291200., 12 / 6227020800., 11 / 479001600., 10 / 39916800.,
+                       9 / 3628800., 8 / 362880., 7 / 40320., 1 / 840., 1 / 144., 1 / 30., 1 / 8., 1 / 3., 0.5);
   return size < T(0.75) ? series : direct;
 }
-template <class T> inline double entropy_slope(const Alpha& a, const T* p, i64 count) {  // dH/dalpha; p = 0 up to W beyond
+template <class T>
+inline double entropy_slope(const Alpha& a, const T* p, i64 count) {  // dH/dalpha; p = 0 up to W beyond
   constexpr i64 L = W<T>;
   if (a.kind == ARGMAX) return 0;
   Total<T> first, second;
@@ -64,7 +66,9 @@ inline void loss_row(const parsimax::LossArgs& args, i64 r, const Alpha& a, cons
   auto loss = (Compute<S>*)args.loss + r;
   parsimax::LossRow& row = args.rows[r];
   row = {};
-  auto end = [&](i64 mark, double value, double slope) { row.count = mark, row.dalpha = slope, *loss = Compute<S>(value); };
+  auto end = [&](i64 mark, double value, double slope) {
+    row.count = mark, row.dalpha = slope, *loss = Compute<S>(value);
+  };
   if (c < 0) return end(ROW_IGNORED, 0, 0);
   T* value = sc.numbers<T>(0);
   const Support<T> s = find_support<T>(x, n, a, value, sc.index());
@@ -96,14 +100,16 @@ inline void loss_grad_row(const parsimax::LossArgs& args, i64 r, const Alpha& a,
   auto spread = [&](auto* value, const int32_t* index, i64 count) {
     if (mix.rest == 0) __builtin_memset((void*)dx, 0, n * sizeof(S));
     else if (!mix.weight) fill_row(dx, n, -g * mix.rest);
-    else for (i64 k = 0; k < n; k++) dx[k] = from_float<S>(-g * mix.at(k));
+    else
+      for (i64 k = 0; k < n; k++) dx[k] = from_float<S>(-g * mix.at(k));
     for (i64 i = 0; i < count; i++) {
       dx[index[i]] = from_float<S>(g * (mix.own * value[i] - mix.at(index[i])));
       if (index[i] == c) at_target = value[i];
     }
   };
   if (row.count == ROW_EMPTY) spread((const Compute<S>*)nullptr, nullptr, 0);
-  else if (row.count <= args.cap) spread((const Compute<S>*)args.value + r * args.cap, args.index + r * args.cap, row.count);
+  else if (row.count <= args.cap)
+    spread((const Compute<S>*)args.value + r * args.cap, args.index + r * args.cap, row.count);
   else {
     T* value = sc.numbers<T>(0);
     const Edge e{row.w, row.E};
@@ -134,6 +140,10 @@ template <class S, bool GRAD> void loss_rows_of(const void* args_, i64 first, i6
     else run(Compute<S>());
   }
 }
-template <class S> void loss_rows(const void* a, i64 first, i64 last, void* s) { loss_rows_of<S, false>(a, first, last, s); }
-template <class S> void loss_grad_rows(const void* a, i64 first, i64 last, void* s) { loss_rows_of<S, true>(a, first, last, s); }
+template <class S> void loss_rows(const void* a, i64 first, i64 last, void* s) {
+  loss_rows_of<S, false>(a, first, last, s);
+}
+template <class S> void loss_grad_rows(const void* a, i64 first, i64 last, void* s) {
+  loss_rows_of<S, true>(a, first, last, s);
+}
 }  // namespace

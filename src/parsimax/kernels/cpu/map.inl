@@ -3,8 +3,12 @@
 #include "support.inl"
 #include "rows.h"
 namespace {
-template <class S> struct ComputeOf { using type = float; };
-template <> struct ComputeOf<double> { using type = double; };
+template <class S> struct ComputeOf {
+  using type = float;
+};
+template <> struct ComputeOf<double> {
+  using type = double;
+};
 template <class S> using Compute = typename ComputeOf<S>::type;
 
 inline double at(const parsimax::Param& p, i64 row) {
@@ -29,7 +33,8 @@ template <class T, class S> inline void scatter(S* p, i64 n, const T* value, con
   for (i64 i = 0; i < count; i++) p[index[i]] = from_float<S>(value[i]);
 }
 
-template <class T, class S> inline void map_row(const S* x, S* p, i64 n, const Alpha& a, const Scratch& sc, DenseRow* keep = nullptr) {
+template <class T, class S>
+inline void map_row(const S* x, S* p, i64 n, const Alpha& a, const Scratch& sc, DenseRow* keep = nullptr) {
   if constexpr (same<T, float>)
     if (maybe_narrow(x, n, a) && map_narrow(x, p, n, a, keep)) return;
   const Peak<T> k = peak<T>(x, n);
@@ -45,7 +50,8 @@ template <class T, class S> inline void map_row(const S* x, S* p, i64 n, const A
       return;
     }
   auto finish = [&] {
-    return g.dense ? evaluate<T, false>(a, e, value, n, p, (double*)nullptr) : evaluate<T, false>(a, e, value, g.count, value, (double*)nullptr);
+    return g.dense ? evaluate<T, false>(a, e, value, n, p, (double*)nullptr)
+                   : evaluate<T, false>(a, e, value, g.count, value, (double*)nullptr);
   };
   solve<T>(a, value, g.count, e);
   if (!finish()) {

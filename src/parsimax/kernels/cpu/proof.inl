@@ -1,13 +1,25 @@
-// When a row is done. Its answer is right if its sum is: with the edge off by so much that the sum of p is off by e, no p is
-// off by more than e (the entries move in one direction, dp_i = p_i (1/y_i - 1) dK / (K b), and e = sum p_i / y_i dK / (K b)).
-// So every path computes the sum of the p that it returns, in double, for the edge that it returns, and either that sum is
-// within PROOF of 1 or the row goes on: to another Newton step, from float to double, from Newton to bisection.
+// When a row is done. Its answer is right if its sum is: with the edge off by so much that the sum of p is off by e, no
+// p is off by more than e (the entries move in one direction, dp_i = p_i (1/y_i - 1) dK / (K b), and e = sum p_i / y_i
+// dK / (K b)). So every path computes the sum of the p that it returns, in double, for the edge that it returns, and
+// either that sum is within PROOF of 1 or the row goes on: to another Newton step, from float to double, from Newton to
+// bisection.
 //
-// A build with PARSIMAX_MUTATIONS (make test-mutations) can make one of the exits accept one step too soon: there the square
-// root of the tolerance is enough, as Newton squares the error. Some test must notice each of them.
+// A build with PARSIMAX_MUTATIONS (make test-mutations) can make one of the exits accept one step too soon: there the
+// square root of the tolerance is enough, as Newton squares the error. Some test must notice each of them.
 #pragma once
 namespace parsimax {
-enum Exit { NARROW_ROW = 1, WIDE_ROW, GENERAL_ROW, SPARSEMAX_ROW, ENTMAX15_ROW, STEEP_ROW, GENERAL_LANE, SPARSEMAX_LANE, ENTMAX15_LANE, BUDGET_ROW };
+enum Exit {
+  NARROW_ROW = 1,
+  WIDE_ROW,
+  GENERAL_ROW,
+  SPARSEMAX_ROW,
+  ENTMAX15_ROW,
+  STEEP_ROW,
+  GENERAL_LANE,
+  SPARSEMAX_LANE,
+  ENTMAX15_LANE,
+  BUDGET_ROW
+};
 #if defined(PARSIMAX_MUTATIONS)
 extern const int mutation;
 #else

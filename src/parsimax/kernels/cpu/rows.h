@@ -1,10 +1,11 @@
-// The row kernels, one table per instruction set. Types: 0 float, 1 double, 2 bfloat16, 3 float16.
+// The row kernels. Types: 0 float, 1 double, 2 bfloat16, 3 float16.
 #pragma once
 #include <cstdint>
 namespace parsimax {
-constexpr int64_t BLOCK = 16;     // rows are dealt out in blocks of 16, so that the split never changes a bit
-constexpr int64_t SHORT = 192;    // rows up to this length are taken a vector of rows at a time
+constexpr int64_t BLOCK = 16;   // rows are dealt out in blocks of 16, so that the split never changes a bit
+constexpr int64_t SHORT = 192;  // rows up to this length are taken a vector of rows at a time
 constexpr int64_t SCRATCH_PAD = 128;
+constexpr int64_t CAP = 64;  // numbers of a support that attention and the linear loss keep for the backward, at most
 
 struct Param {  // a float, or one number for all rows or for each of them
   const void* data;
@@ -19,17 +20,43 @@ struct DenseRow {
   enum : int32_t { NOT, NARROW, WIDE } kind;
 };
 // stream: the result is too large for the cache, so it may be written past it.
-struct MapArgs { const void* x; void* p; Param alpha; int64_t n; bool stream; DenseRow* dense = nullptr; bool* any_dense = nullptr; };
-struct GradArgs { const void *p, *g; void* dx; double* dalpha; Param alpha; int64_t n; bool stream; const void* x = nullptr; const DenseRow* dense = nullptr; };
-struct TopkArgs { const void* x; void* p; bool* certain; int64_t n, k; };
-// What the backward of the loss needs of a row: its max, edge (w, E), theta, the count of its candidates, d loss / d alpha.
-struct LossRow { double max, w, E, dalpha; int64_t count; };
+struct MapArgs {
+  const void* x;
+  void* p;
+  Param alpha;
+  int64_t n;
+  bool stream;
+  DenseRow* dense = nullptr;
+  bool* any_dense = nullptr;
+};
+struct GradArgs {
+  const void *p, *g;
+  void* dx;
+  double* dalpha;
+  Param alpha;
+  int64_t n;
+  bool stream;
+  const void* x = nullptr;
+  const DenseRow* dense = nullptr;
+};
+struct TopkArgs {
+  const void* x;
+  void* p;
+  bool* certain;
+  int64_t n, k;
+};
+// What the backward of the loss needs of a row: its max, edge (w, E), theta, the count of its candidates, d loss / d
+// alpha.
+struct LossRow {
+  double max, w, E, dalpha;
+  int64_t count;
+};
 struct LossArgs {
   const void* x;
   const int64_t* target;
   Param alpha;
   int64_t n, cap;
-  void* loss;      // float, or double for double
+  void* loss;  // float, or double for double
   LossRow* rows;
   int32_t* index;  // rows x cap: the support, if it fits
   void* value;     // their p, in the type of the loss
@@ -39,10 +66,18 @@ struct LossArgs {
   const double* weight;  // of the classes, only with smoothing; absent: ones
   double weight_sum;
 };
-struct ThresholdArgs { const void *x, *p, *g; void* out; double* dparam; Param param; int64_t n; bool detach; };
+struct ThresholdArgs {
+  const void *x, *p, *g;
+  void* out;
+  double* dparam;
+  Param param;
+  int64_t n;
+  bool detach;
+};
 using Work = void (*)(const void* args, int64_t first, int64_t last, void* scratch);
-struct RowKernels { Work map[4], grad[4], topk[4], loss[4], loss_grad[4], rsoftmax[4], rsoftmax_grad[4], budget[4], budget_grad[4]; };
-extern const RowKernels rows_base, rows_avx2, rows_avx512;
+struct RowKernels {
+  Work map[4], grad[4], topk[4], loss[4], loss_grad[4], rsoftmax[4], rsoftmax_grad[4], budget[4], budget_grad[4];
+};
 // n numbers, their columns, and as many again for the backward; 64 columns of vectors for short rows.
-constexpr int64_t scratch_bytes(int64_t n) { return (n + 8 + SCRATCH_PAD) * 8 * 4 + 131072; }
+static constexpr int64_t scratch_bytes(int64_t n) { return (n + 8 + SCRATCH_PAD) * 8 * 4 + 131072; }
 }  // namespace parsimax

@@ -6,7 +6,12 @@
 #include "topk.inl"
 namespace {
 // q, low and high are taken from z = x - max, so that an offset of the scores costs no digits.
-struct Quantile { double q = 0, low = 0, high = 0, part = 0; i64 allowed = 0; double max = -INF<double>; bool bad = false; };
+struct Quantile {
+  double q = 0, low = 0, high = 0, part = 0;
+  i64 allowed = 0;
+  double max = -INF<double>;
+  bool bad = false;
+};
 // scratch 0: z in double; scratch 1: the allowed ones, in some order.
 template <class S> inline Quantile quantile(const S* x, i64 n, double rate, const Scratch& sc) {
   double *v = sc.numbers<double>(0), *kept = sc.numbers<double>(1);
@@ -67,7 +72,8 @@ template <class S> inline void rsoftmax_row(const S* x, S* p, i64 n, double rate
   for (i64 i = 0; i < n; i += W<T>) store<S, T>(p + i, load<T>(v + i) * scale, n - i);
 }
 template <class S>
-inline void rsoftmax_grad_row(const S* x, const S* g, S* dx, double* drate, i64 n, double rate, bool detach, const Scratch& sc) {
+inline void rsoftmax_grad_row(const S* x, const S* g, S* dx, double* drate, i64 n, double rate, bool detach,
+                              const Scratch& sc) {
   using T = double;
   const Quantile k = quantile(x, n, rate, sc);
   if (drate) *drate = k.bad ? __builtin_nan("") : 0;
@@ -106,6 +112,7 @@ template <class S> void rsoftmax_grad_rows(const void* args_, i64 first, i64 las
   const i64 n = args.n;
   for (i64 r = first; r < last; r++)
     rsoftmax_grad_row((const S*)args.x + r * n, (const S*)args.g + r * n, (S*)args.out + r * n,
-                      args.dparam ? args.dparam + r : nullptr, n, at(args.param, r), args.detach, Scratch{(char*)scratch, n});
+                      args.dparam ? args.dparam + r : nullptr, n, at(args.param, r), args.detach,
+                      Scratch{(char*)scratch, n});
 }
 }  // namespace

@@ -2,9 +2,9 @@
 #pragma once
 #include "lanes.inl"
 namespace {
-template <class T> constexpr unsigned ALL = (1u << W<T>) - 1;
-// The maxima of the lanes of up to W rows, transposed, NaN apart: the largest number of each row, and a part of the row to
-// start from.
+template <class T> constexpr unsigned ALL = (1u << W<T>)-1;
+// The maxima of the lanes of up to W rows, transposed, NaN apart: the largest number of each row, and a part of the row
+// to start from.
 template <class T, class S> inline V<T> tops(const S* x, i64 n, int rows, V<T>* columns) {
   constexpr int L = W<T>;
   V<T> t[L];
@@ -13,7 +13,8 @@ template <class T, class S> inline V<T> tops(const S* x, i64 n, int rows, V<T>* 
     const S* row = x + r * n;
     V<T> top = all<T>(-INF<T>), other = top;
     i64 i = 0;
-    for (; i + 2 * L <= n; i += 2 * L) top = vmax<T>(load<T>(row + i), top), other = vmax<T>(load<T>(row + i + L), other);
+    for (; i + 2 * L <= n; i += 2 * L)
+      top = vmax<T>(load<T>(row + i), top), other = vmax<T>(load<T>(row + i + L), other);
     for (; i < n; i += L) top = vmax<T>(load<T>(row + i, n - i, -INF<T>), top);
     t[r] = vmax<T>(top, other);
   }
@@ -24,10 +25,11 @@ template <class T, class S> inline V<T> tops(const S* x, i64 n, int rows, V<T>* 
   return m;
 }
 
-// Forward of those of up to W rows that `which` names. A row that is NaN, empty or has too many candidates stays for map_row:
-// its bit is not in the result.
+// Forward of those of up to W rows that `which` names. A row that is NaN, empty or has too many candidates stays for
+// map_row: its bit is not in the result.
 template <class T, class S, Kind A>
-inline unsigned map_lanes(const S* x, S* p, i64 n, int rows, const double* alpha, bool stream, char* room, unsigned which) {
+inline unsigned map_lanes(const S* x, S* p, i64 n, int rows, const double* alpha, bool stream, char* room,
+                          unsigned which) {
   constexpr int L = W<T>;
   constexpr T B = LANE_SLOPE<T, A>;
   Packed<T> pack(room);
@@ -66,7 +68,8 @@ inline unsigned map_lanes(const S* x, S* p, i64 n, int rows, const double* alpha
   i64 count[L], most = 0;
   const i64 limit = n > parsimax::SHORT ? LANE_LIMIT : n;
   marks.each(
-      x, n, rows, -INF<T>, limit, count, [&](int r, V<T> v) { return nle_bits<T>(v - peaks[r], all<T>(cuts[r])); },  // the same at any offset
+      x, n, rows, -INF<T>, limit, count,
+      [&](int r, V<T> v) { return nle_bits<T>(v - peaks[r], all<T>(cuts[r])); },  // the same at any offset
       [&](int r, i64 k, i64 at, unsigned bits) {
         push<T>(pack.row(r) + at, load<T>(x + r * n + k * L, n - k * L, -INF<T>), bits);
       });
@@ -102,8 +105,8 @@ inline unsigned map_lanes(const S* x, S* p, i64 n, int rows, const double* alpha
 
 // Backward of such rows in float, alpha in [0, 2.5] each, and d alpha. The result is as map_lanes has it.
 template <class S, bool BY_ALPHA>
-inline unsigned grad_lanes(const S* p, const S* g, S* dx, double* dalpha, i64 n, int rows, const double* alpha, bool stream, char* room,
-                           unsigned which) {
+inline unsigned grad_lanes(const S* p, const S* g, S* dx, double* dalpha, i64 n, int rows, const double* alpha,
+                           bool stream, char* room, unsigned which) {
   using T = float;
   constexpr int L = W<T>;
   Packed<T> a(room), h(room + a.BYTES);
@@ -157,18 +160,20 @@ inline unsigned grad_lanes(const S* p, const S* g, S* dx, double* dalpha, i64 n,
   return ~odd;
 }
 
-// Which of up to W rows have alpha = 2 or 1.5, and which another one in [0, top], which lanes take in float only. In `alpha`
-// what lanes do not take is 1.5.
+// Which of up to W rows have alpha = 2 or 1.5, and which another one in [0, top], which lanes take in float only. In
+// `alpha` what lanes do not take is 1.5.
 template <class T> struct LaneKinds {
   int rows;
   double alpha[W<T>];
   unsigned two = 0, half = 0, other = 0, soft = 0;  // soft: alpha = 1, some of the others
-  LaneKinds(const parsimax::Param& param, i64 first, i64 last, double top) : rows(last - first < W<T> ? int(last - first) : W<T>) {
+  LaneKinds(const parsimax::Param& param, i64 first, i64 last, double top)
+      : rows(last - first < W<T> ? int(last - first) : W<T>) {
     for (int j = 0; j < W<T>; j++) {
       const double a = at(param, first + (j < rows ? j : 0));
       const bool known = a == 2 || a == 1.5, fits = same<T, float> && a >= 0 && a <= top && !known;
       alpha[j] = known || fits ? a : 1.5;
-      two |= unsigned(a == 2) << j, half |= unsigned(a == 1.5) << j, other |= unsigned(fits) << j, soft |= unsigned(a == 1) << j;
+      two |= unsigned(a == 2) << j, half |= unsigned(a == 1.5) << j, other |= unsigned(fits) << j,
+          soft |= unsigned(a == 1) << j;
     }
     const unsigned there = ALL<T> >> (W<T> - rows);
     two &= there, half &= there, other &= there, soft &= there;
@@ -195,7 +200,8 @@ template <class S> void map_block(const parsimax::MapArgs& args, i64 first, i64 
     auto x = (const S*)args.x + r * n;
     auto p = (S*)args.p + r * n;
     const LaneKinds<T> k(args.alpha, r, last, 2);
-    const bool stream = streams<S>(args.stream, n), pays = VB > 16 || n <= parsimax::SHORT;  // marks in vectors of 4 floats do not
+    const bool stream = streams<S>(args.stream, n),
+               pays = VB > 16 || n <= parsimax::SHORT;  // marks in vectors of 4 floats do not
     unsigned done = 0;
     if (k.two && pays) done = map_lanes<T, S, SPARSEMAX>(x, p, n, k.rows, k.alpha, stream, sc.rest(), k.two);
     if (k.half && pays) done |= map_lanes<T, S, ENTMAX15>(x, p, n, k.rows, k.alpha, stream, sc.rest(), k.half);
@@ -206,7 +212,8 @@ template <class S> void map_block(const parsimax::MapArgs& args, i64 first, i64 
           if (const Alpha a(k.alpha[j]); k.other >> j & 1 && maybe_narrow(x + j * n, n, a))
             narrow |= unsigned(map_narrow(x + j * n, p + j * n, n, a, args.dense ? args.dense + r + j : nullptr)) << j;
         done |= narrow;
-        if (k.other & ~narrow) done |= map_lanes<T, S, GENERAL>(x, p, n, k.rows, k.alpha, stream, sc.rest(), k.other & ~narrow);
+        if (k.other & ~narrow)
+          done |= map_lanes<T, S, GENERAL>(x, p, n, k.rows, k.alpha, stream, sc.rest(), k.other & ~narrow);
       }
     for (int j = 0; j < k.rows; j++)
       if (!(done >> j & 1)) map_one<S>(args, r + j, sc);
@@ -271,7 +278,8 @@ template <class S> void map_rows(const void* args, i64 first, i64 last, void* sc
 }
 template <class S> void grad_rows(const void* args, i64 first, i64 last, void* scratch) {
   for (i64 r = first; r < last; r += parsimax::BLOCK)
-    grad_block<S>(*(const parsimax::GradArgs*)args, r, r + parsimax::BLOCK < last ? r + parsimax::BLOCK : last, scratch);
+    grad_block<S>(*(const parsimax::GradArgs*)args, r, r + parsimax::BLOCK < last ? r + parsimax::BLOCK : last,
+                  scratch);
   stream_fence();
 }
 }  // namespace

@@ -23,16 +23,26 @@ constexpr int VB = 32;
 constexpr int VB = 16;  // SSE2, NEON
 #endif
 using i64 = int64_t;
-struct bf16 { uint16_t bits; };
-struct f16 { uint16_t bits; };
+struct bf16 {
+  uint16_t bits;
+};
+struct f16 {
+  uint16_t bits;
+};
 template <class A, class B> constexpr bool same = false;
 template <class A> constexpr bool same<A, A> = true;
-template <class T, int LANES> struct Lanes { typedef T type __attribute__((vector_size(sizeof(T) * LANES))); };
+template <class T, int LANES> struct Lanes {
+  typedef T type __attribute__((vector_size(sizeof(T) * LANES)));
+};
 template <class T, int LANES> using VL = typename Lanes<T, LANES>::type;
 template <class T> constexpr int W = VB / sizeof(T);
 template <class T> using V = VL<T, W<T>>;
-template <class T> struct IntOf { using type = int32_t; };
-template <> struct IntOf<double> { using type = int64_t; };
+template <class T> struct IntOf {
+  using type = int32_t;
+};
+template <> struct IntOf<double> {
+  using type = int64_t;
+};
 template <class T> using I = typename IntOf<T>::type;
 template <class T> using VI = VL<I<T>, W<T>>;
 template <class T> constexpr T INF = T(__builtin_inf());
@@ -206,7 +216,8 @@ template <class T> inline T* push(T* out, V<T> v, unsigned m) {
 #if defined(__AVX512F__)
   if constexpr (same<T, float>) {
     const __m512 c = _mm512_maskz_compress_ps(m, v);
-    if (__builtin_expect(__builtin_popcount(m) <= 8, 1)) _mm256_storeu_ps(out, _mm512_castps512_ps256(c));  // seldom crosses a line
+    if (__builtin_expect(__builtin_popcount(m) <= 8, 1))
+      _mm256_storeu_ps(out, _mm512_castps512_ps256(c));  // seldom crosses a line
     else _mm512_storeu_ps(out, c);
   } else store<T, T>(out, _mm512_maskz_compress_pd(m, v));
   return out + __builtin_popcount(m);
@@ -221,7 +232,8 @@ template <class T> inline T* push(T* out, V<T> v, unsigned m) {
   return out;
 #endif
 }
-// The way back: what lies at `from` spread to the lanes in m, zeros elsewhere. Reads W numbers, and moves on by those it used.
+// The way back: what lies at `from` spread to the lanes in m, zeros elsewhere. Reads W numbers, and moves on by those
+// it used.
 template <class T> inline V<T> spread(const T*& from, unsigned m) {
 #if defined(__AVX2__) || defined(__AVX512F__)
   const T* at = from;
@@ -234,7 +246,8 @@ template <class T> inline V<T> spread(const T*& from, unsigned m) {
 #if defined(__AVX2__)
   if constexpr (same<T, float>) {
     from += __builtin_popcount(m);
-    const __m256i bit = _mm256_setr_epi32(1, 2, 4, 8, 16, 32, 64, 128), on = _mm256_and_si256(_mm256_set1_epi32(int(m)), bit);
+    const __m256i bit = _mm256_setr_epi32(1, 2, 4, 8, 16, 32, 64, 128),
+                  on = _mm256_and_si256(_mm256_set1_epi32(int(m)), bit);
     const __m256 v = _mm256_permutevar8x32_ps(_mm256_loadu_ps(at), eight(ORDERS.ranks[m]));
     return _mm256_and_ps(v, _mm256_castsi256_ps(_mm256_cmpeq_epi32(on, bit)));
   }
@@ -268,7 +281,7 @@ template <class T> inline void push_index(int32_t* out, i64 first, unsigned m) {
 }
 
 template <class T> inline V<T> vmax(V<T> a, V<T> b) { return a > b ? a : b; }  // b where either is NaN
-template <class T> inline V<T> positive(V<T> a) {  // NaN becomes 0
+template <class T> inline V<T> positive(V<T> a) {                              // NaN becomes 0
 #if defined(__AVX512F__)  // GCC makes two instructions of the other
   if constexpr (same<T, float>) return _mm512_max_ps(a, V<T>{});
   else return _mm512_max_pd(a, V<T>{});
@@ -295,8 +308,8 @@ template <class T> inline V<T> vroot_quick(V<T> v) {
 #endif
   return vroot<T>(v);
 }
-// Whether rows of n can be written past the cache: head(p) numbers as usual, then whole vectors by stream(p, v), then what is
-// left as usual; stream_fence before others look.
+// Whether rows of n can be written past the cache: head(p) numbers as usual, then whole vectors by stream(p, v), then
+// what is left as usual; stream_fence before others look.
 template <class S> inline bool streams(bool wanted, i64 n) {
 #if defined(__AVX512F__)
   return wanted && same<S, float> && n >= 64;
@@ -335,7 +348,8 @@ template <class T> inline V<T> fma(V<T> a, V<T> b, V<T> c) {
   if constexpr (same<T, float>) return _mm256_fmadd_ps(a, b, c);
   else return _mm256_fmadd_pd(a, b, c);
 #elif defined(__FP_FAST_FMA) || defined(__aarch64__)
-  for (int j = 0; j < W<T>; j++) a[j] = same<T, float> ? T(__builtin_fmaf(a[j], b[j], c[j])) : T(__builtin_fma(a[j], b[j], c[j]));
+  for (int j = 0; j < W<T>; j++)
+    a[j] = same<T, float> ? T(__builtin_fmaf(a[j], b[j], c[j])) : T(__builtin_fma(a[j], b[j], c[j]));
   return a;
 #else
   if constexpr (same<T, float>) {
@@ -367,6 +381,20 @@ template <class T, int STEPS> inline V<T> recip(V<T> v) {
   }
 #endif
   return 1 / v;
+}
+
+template <class T, int STEP, int... J> inline void butterfly(V<T>& a, V<T>& b, std::integer_sequence<int, J...>) {
+  constexpr int L = W<T>;
+  const V<T> first = __builtin_shufflevector(a, b, (J & STEP ? L + J - STEP : J)...);
+  b = __builtin_shufflevector(a, b, (J & STEP ? L + J : J + STEP)...);
+  a = first;
+}
+template <class T, int STEP = 1> [[gnu::always_inline]] inline void transpose(V<T>* v) {  // W x W numbers
+  if constexpr (STEP < W<T>) {
+    for (int i = 0; i < W<T>; i++)
+      if (!(i & STEP)) butterfly<T, STEP>(v[i], v[i + STEP], std::make_integer_sequence<int, W<T>>{});
+    transpose<T, 2 * STEP>(v);
+  }
 }
 
 // As many doubles as V<T> has numbers: what must not be rounded to float between steps.

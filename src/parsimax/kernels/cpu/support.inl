@@ -12,10 +12,12 @@
 //   Edge e = start(a, k)                   a rigorous edge from the lane maxima
 //   Gathered g = gather(x, n, k.max, cut(a, e), value, index)     candidates z, and their columns
 //   solve<T>(a, value, count, e)           the edge of the candidates
-//   evaluate<T, PZ>(a, e, value, count, value, &pz)   z -> p in place; pz = sum p z if PZ;  theta(a, e). Its result is the proof:
+//   evaluate<T, PZ>(a, e, value, count, value, &pz)   z -> p in place; pz = sum p z if PZ;  theta(a, e). Its result is
+//   the proof:
 //                                          true if the edge is the root (proof.inl)
 // or all of it:  Support<T> s = find_support<T>(x, n, a, value, index), in double where float has no proof
-// value and index need room for n + PAD numbers, value for as many doubles. After a call value[count .. next multiple of W) is 0 (-inf before).
+// value and index need room for n + PAD numbers, value for as many doubles. After a call value[count .. next multiple
+// of W) is 0 (-inf before).
 #pragma once
 #include "curve.inl"
 #include "proof.inl"
@@ -35,17 +37,22 @@ struct Alpha {
     kind = !(a >= 0) ? INVALID : a == 2 ? SPARSEMAX : a == 1.5 ? ENTMAX15 : a > 1e300 ? ARGMAX : GENERAL;
   }
 };
-struct Edge { double w = 0, E = 1; };
+struct Edge {
+  double w = 0, E = 1;
+};
 template <class T> struct Peak {
   V<T> lanes[4];  // maxima of the lanes
   T max;
   bool bad;
 };
-struct Gathered { i64 count; bool dense; };
+struct Gathered {
+  i64 count;
+  bool dense;
+};
 enum Status { FOUND, EMPTY, NOT_A_NUMBER };
 template <class T> struct Support {
-  Status status;  // the rest is set only if FOUND
-  T* value;       // p of the candidates, 0 possible
+  Status status;         // the rest is set only if FOUND
+  T* value;              // p of the candidates, 0 possible
   const int32_t* index;  // their columns, or null: value[i] belongs to column i
   i64 count;
   double max, theta, pz;  // pz = sum p z, z = x - max
@@ -106,14 +113,16 @@ template <class T, Kind A> inline double pass(const T* z, i64 count, double E, d
   return s_all.get();
 }
 template <class T, Kind A> inline void solve_fixed(const T* z, i64 count, Edge& e) {
-  const double TOL = tolerance(A == SPARSEMAX ? parsimax::SPARSEMAX_ROW : parsimax::ENTMAX15_ROW, same<T, float> ? 1e-7 : 1e-15);
+  const double TOL =
+      tolerance(A == SPARSEMAX ? parsimax::SPARSEMAX_ROW : parsimax::ENTMAX15_ROW, same<T, float> ? 1e-7 : 1e-15);
   for (int it = 0; it < 100; it++) {
     double k, s = pass<T, A>(z, count, e.E, k);
     if (!(k > 0)) break;
     if constexpr (A == SPARSEMAX) {
       e.E -= (s - 1) / k;
       if (!(s - 1 > TOL)) break;
-    } else {  // sum (d - step)_+^2 <= count step^2 - 2 k step + s: a proof, while s is too small for its rounding to matter
+    } else {  // sum (d - step)_+^2 <= count step^2 - 2 k step + s: a proof, while s is too small for its rounding to
+              // matter
       const double step = (s - __builtin_sqrt(s)) / k;
       e.E -= step;
       if (s < 1.2 && !(count * step * step - 2 * k * step + s - 1 > TOL)) break;
@@ -156,8 +165,8 @@ template <class T> inline void solve_general(const Alpha& a, const T* z, i64 cou
     last = off;
   }
 }
-// A flat row (nearly dense, nearly equal) is described by its mean and variance: the root of that model saves two passes.
-// It may lie on either side of the true root; from the far side one Newton step comes back to the near one.
+// A flat row (nearly dense, nearly equal) is described by its mean and variance: the root of that model saves two
+// passes. It may lie on either side of the true root; from the far side one Newton step comes back to the near one.
 template <class T> inline void solve_flat(const Alpha& a, const T* z, i64 count, Edge& e) {
   V<T> s{}, q{};
   const i64 whole = count / W<T> * W<T>;
@@ -180,8 +189,8 @@ template <class T> inline void solve_flat(const Alpha& a, const T* z, i64 count,
   }
   if (f.w < 0) e = f;  // false for NaN
 }
-// alpha > 2: the norm is not convex and p leaves the edge with infinite slope, so a Newton step can be tiny far from the
-// root. It is taken only inside the bracket, and only while two steps halve the bracket.
+// alpha > 2: the norm is not convex and p leaves the edge with infinite slope, so a Newton step can be tiny far from
+// the root. It is taken only inside the bracket, and only while two steps halve the bracket.
 template <class T> inline void solve_steep(const Alpha& a, const T* z, i64 count, Edge& e) {
   double low = -log(double(count ? count : 1)) - 1e-9, high = e.w, before = INF<double>;
   for (int it = 0; it < 300 && high - low > tolerance(parsimax::STEEP_ROW, 1e-16); it++) {
@@ -248,16 +257,17 @@ template <class T, class S> inline bool mostly_above(const S* x, i64 n, T m, dou
   for (i64 k = 0; k < 8; k++) above += __builtin_popcount(gt_bits<T>(load<T>(x + n / 8 * k) - m, all<T>(least)));
   return above > 6 * L;
 }
-template <class T, class S>
-inline Gathered gather(const S* x, i64 n, T m, double least, T* value, int32_t* index) {
-  const i64 c = least > -INF<double> && !mostly_above<T>(x, n, m, least) ? gather_some<T>(x, n, m, least, n < 2 ? n : n / 2, value, index) : -1;
+template <class T, class S> inline Gathered gather(const S* x, i64 n, T m, double least, T* value, int32_t* index) {
+  const i64 c = least > -INF<double> && !mostly_above<T>(x, n, m, least)
+                    ? gather_some<T>(x, n, m, least, n < 2 ? n : n / 2, value, index)
+                    : -1;
   if (c >= 0) return {c, false};
   for (i64 i = 0; i < n; i += W<T>) store<T, T>(value + i, load<T>(x + i, n - i, -INF<T>) - m);
   return {n, true};
 }
 
-// alpha > 2: p is steep near the edge, so what rounding leaves of the mass goes along the slope (a Newton step on p), and
-// entries at the very edge, where (1e-16)^(1/b) is not small, get what the others leave.
+// alpha > 2: p is steep near the edge, so what rounding leaves of the mass goes along the slope (a Newton step on p),
+// and entries at the very edge, where (1e-16)^(1/b) is not small, get what the others leave.
 inline void evaluate_steep(const Alpha& a, const Edge& e, double* z, i64 count, double& pz) {
   using T = double;
   const double w = e.w < 0 ? -e.w : e.w, top = exp(e.w);
@@ -286,13 +296,15 @@ inline void evaluate_steep(const Alpha& a, const Edge& e, double* z, i64 count, 
   pz = sum<T>(along);
 }
 
-// z -> p, in place or (dense rows) into another array of any storage type, with the sum of p z if asked for. True if the sum
-// of p, before anything is divided by it, is 1.
+// z -> p, in place or (dense rows) into another array of any storage type, with the sum of p z if asked for. True if
+// the sum of p, before anything is divided by it, is 1.
 template <class T, bool PZ, class O>
 inline bool evaluate(const Alpha& a, const Edge& e, T* z, i64 count, O* out, double* pz) {
   constexpr i64 L = W<T>;
   Total<T> dot, mass;
-  auto put = [&](i64 i, V<T> v) { (const void*)out == (const void*)z ? store<T, T>(z + i, v) : store<O, T>(out + i, v, count - i); };
+  auto put = [&](i64 i, V<T> v) {
+    (const void*)out == (const void*)z ? store<T, T>(z + i, v) : store<O, T>(out + i, v, count - i);
+  };
   auto each = [&](auto f, auto keep) {
     for (i64 i = 0; i < count;) {
       V<T> some{}, along{};
@@ -309,12 +321,20 @@ inline bool evaluate(const Alpha& a, const Edge& e, T* z, i64 count, O* out, dou
   const V<T> hi = all<T>(e.E), lo = all<T>(e.E - double(T(e.E)));
   if (a.kind == SPARSEMAX || a.kind == ENTMAX15) {
     if (a.kind == SPARSEMAX) each([&](V<T> v) { return positive<T>(v + hi + lo); }, put);
-    else each([&](V<T> v) { const V<T> d = positive<T>(v * T(0.5) + hi + lo); return d * d; }, put);
+    else
+      each(
+          [&](V<T> v) {
+            const V<T> d = positive<T>(v * T(0.5) + hi + lo);
+            return d * d;
+          },
+          put);
     if constexpr (PZ) *pz = dot.get();
-    return small(mass.get() - 1, tolerance(a.kind == SPARSEMAX ? parsimax::SPARSEMAX_ROW : parsimax::ENTMAX15_ROW, PROOF<T>));
+    return small(mass.get() - 1,
+                 tolerance(a.kind == SPARSEMAX ? parsimax::SPARSEMAX_ROW : parsimax::ENTMAX15_ROW, PROOF<T>));
   }
   if constexpr (same<T, double>)
-    if (a.kind == GENERAL && a.alpha > 2) {  // the bracket of its search has closed, and what is left of the mass is dealt out
+    if (a.kind == GENERAL &&
+        a.alpha > 2) {  // the bracket of its search has closed, and what is left of the mass is dealt out
       double along = 0;
       evaluate_steep(a, e, z, count, along);
       for (i64 i = 0; i < count; i += L) put(i, load<T>(z + i));
@@ -325,7 +345,12 @@ inline bool evaluate(const Alpha& a, const Edge& e, T* z, i64 count, O* out, dou
   if (a.kind == ARGMAX) each([&](V<T> v) { return v == 0 ? all<T>(1) : V<T>{}; }, keep);
   else {
     const Curve<T> curve(a.b, a.b / e.E);
-    each([&](V<T> v) { V<T> y; return curve.at(v, y); }, keep);
+    each(
+        [&](V<T> v) {
+          V<T> y;
+          return curve.at(v, y);
+        },
+        keep);
   }
   const double R = mass.get(), scale = 1 / R;
   for (i64 i = 0; i < count; i += L) put(i, load<T>(z + i) * T(scale));
@@ -333,7 +358,8 @@ inline bool evaluate(const Alpha& a, const Edge& e, T* z, i64 count, O* out, dou
   // Softmax and argmax have no edge: they are r / sum r.
   return a.kind == ARGMAX || a.b == 0 || small(log(R) + e.w, tolerance(parsimax::GENERAL_ROW, PROOF<T>));
 }
-// Bisection, for rows of double that Newton left without a proof: the sum rises with the edge, so a closed bracket is one.
+// Bisection, for rows of double that Newton left without a proof: the sum rises with the edge, so a closed bracket is
+// one.
 inline void bisect(const Alpha& a, const double* z, i64 count, Edge& e) {
   if (a.kind == GENERAL) {
     e = Edge();
@@ -342,7 +368,8 @@ inline void bisect(const Alpha& a, const double* z, i64 count, Edge& e) {
   double low = 0, high = 1, slope;
   for (int it = 0; it < 1100 && low + (high - low) / 2 != low && low + (high - low) / 2 != high; it++) {
     e.E = low + (high - low) / 2;
-    const double mass = a.kind == SPARSEMAX ? pass<double, SPARSEMAX>(z, count, e.E, slope) : pass<double, ENTMAX15>(z, count, e.E, slope);
+    const double mass = a.kind == SPARSEMAX ? pass<double, SPARSEMAX>(z, count, e.E, slope)
+                                            : pass<double, ENTMAX15>(z, count, e.E, slope);
     (mass > 1 ? high : low) = e.E;
   }
 }
@@ -362,7 +389,8 @@ inline void narrow_in_place(void* values, i64 n) {
 // Above 2 the weights move by more than the rounding of float: those rows are solved in double.
 template <class T> inline bool needs_double(const Alpha& a) { return same<T, float> && a.alpha > 2; }
 
-template <class T, class S> inline Support<T> find_support(const S* x, i64 n, const Alpha& a, T* value, int32_t* index) {
+template <class T, class S>
+inline Support<T> find_support(const S* x, i64 n, const Alpha& a, T* value, int32_t* index) {
   Support<T> s{};
   const Peak<T> k = peak<T>(x, n);
   s.status = k.bad || a.kind == INVALID ? NOT_A_NUMBER : k.max == -INF<T> ? EMPTY : FOUND;

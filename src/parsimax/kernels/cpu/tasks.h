@@ -54,8 +54,9 @@ inline Tensor add_parts(const Tensor& x) {
 // float64 is computed in float64, everything else in float32.
 inline ScalarType compute_type(const Tensor& x) {
   const auto t = x.scalar_type();
-  STD_TORCH_CHECK(t == ScalarType::Float || t == ScalarType::Double || t == ScalarType::BFloat16 || t == ScalarType::Half,
-                  "parsimax: expected float32, float64, bfloat16 or float16");
+  STD_TORCH_CHECK(
+      t == ScalarType::Float || t == ScalarType::Double || t == ScalarType::BFloat16 || t == ScalarType::Half,
+      "parsimax: expected float32, float64, bfloat16 or float16");
   return t == ScalarType::Double ? t : ScalarType::Float;
 }
 inline Tensor as_type(const Tensor& x, ScalarType type) {

@@ -2,8 +2,8 @@
 #pragma once
 #include "map.inl"
 namespace {
-// The number that stands at place k (from 0) when v is sorted upwards; v is reordered. Hoare's selection with the median
-// of three: linear on average.
+// The number that stands at place k (from 0) when v is sorted upwards; v is reordered. Hoare's selection with the
+// median of three: linear on average.
 template <class T> inline T select(T* v, i64 n, i64 k) {
   i64 lo = 0, hi = n - 1;
   while (lo < hi) {
@@ -26,8 +26,8 @@ template <class T> inline T select(T* v, i64 n, i64 k) {
   return v[k];
 }
 
-// If the support of sparsemax has at most k entries the two are equal, and the row is certain. If not, the k largest lie
-// inside it, and what the others had is shared evenly. Of equal scores the first ones are taken.
+// If the support of sparsemax has at most k entries the two are equal, and the row is certain. If not, the k largest
+// lie inside it, and what the others had is shared evenly. Of equal scores the first ones are taken.
 template <class S> inline bool topk_row(const S* x, S* p, i64 n, i64 k, const Scratch& sc) {
   using T = Compute<S>;
   T *value = sc.numbers<T>(0), *copy = sc.numbers<T>(1);
@@ -37,7 +37,7 @@ template <class S> inline bool topk_row(const S* x, S* p, i64 n, i64 k, const Sc
   if (s.status == EMPTY) return fill_row(p, n, 0), true;
   i64 c = 0;
   auto score = [&](i64 i) { return T(scalar_float(x[index[i]])); };  // p cannot tell scores apart that differ by 1e-30
-  for (i64 i = 0; i < s.count; i++)  // only what is in the support
+  for (i64 i = 0; i < s.count; i++)                                  // only what is in the support
     if (value[i] > 0) {
       value[c] = value[i], index[c] = s.index ? s.index[i] : int32_t(i);
       copy[c] = score(c);
@@ -51,7 +51,8 @@ template <class S> inline bool topk_row(const S* x, S* p, i64 n, i64 k, const Sc
     i64 ties = k - above;
     double mass = 0;
     for (i64 i = 0; i < c; i++)
-      if (score(i) > least || (score(i) == least && ties-- > 0)) mass += value[i], value[kept] = value[i], index[kept++] = index[i];
+      if (score(i) > least || (score(i) == least && ties-- > 0))
+        mass += value[i], value[kept] = value[i], index[kept++] = index[i];
     for (i64 i = 0; i < kept; i++) value[i] = T(value[i] + (1 - mass) / kept);
     c = kept;
   }

@@ -4,45 +4,17 @@
 #include <torch/csrc/stable/tensor.h>
 
 #include <algorithm>
-#include <cstdlib>
-#include <cstring>
 #include <memory>
 #include <optional>
 #include <tuple>
 
 #include "level.h"
-#include "proof.inl"
-#include "rows.h"
 
 using namespace parsimax;
 using torch::headeronly::ScalarType;
 using torch::stable::Tensor;
 
-#if defined(PARSIMAX_MUTATIONS)
-const int parsimax::mutation = std::getenv("PARSIMAX_MUTATION") ? std::atoi(std::getenv("PARSIMAX_MUTATION")) : 0;
-#endif
-static int detect() {
-  int best = 0;
-#if defined(__x86_64__)
-  __builtin_cpu_init();
-#define HAS(f) __builtin_cpu_supports(f)
-  if (HAS("avx2") && HAS("fma") && HAS("f16c")) best = 1;
-  if (best && HAS("avx512f") && HAS("avx512bw") && HAS("avx512dq") && HAS("avx512vl")) best = 2;
-  const char* want = std::getenv("PARSIMAX_CPU");
-  if (want && !strcmp(want, "base")) best = 0;
-  if (want && !strcmp(want, "avx2")) best = std::min(best, 1);
-#endif
-  return best;
-}
-static const int level = detect();
-int parsimax::cpu_level() { return level; }
-static const RowKernels& kernels() {
-#if defined(__x86_64__)
-  return level == 2 ? rows_avx512 : level == 1 ? rows_avx2 : rows_base;
-#else
-  return rows_base;
-#endif
-}
+static const RowKernels& kernels() { return level().rows; }
 
 static int type_of(const Tensor& x) {
   switch (x.scalar_type()) {
@@ -273,7 +245,7 @@ std::tuple<Tensor, Tensor> budget_bwd(Tensor p, Tensor g, bool need_budget) {
   return {dx, dbudget};
 }
 
-int64_t isa() { return level; }
+int64_t isa() { return level().number; }
 
 STABLE_TORCH_LIBRARY(parsimax, m) {
   m.def("_entmax_fwd(Tensor x, Tensor? alpha, float alpha_value) -> Tensor");

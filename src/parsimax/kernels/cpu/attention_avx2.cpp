@@ -1,2 +1,0 @@
-#define ISA avx2
-#include "attention.inl"

@@ -1,2 +1,0 @@
-#define ISA base
-#include "attention.inl"

@@ -1,0 +1,29 @@
+// All kernels, for the instruction set that this file is compiled with; PARSIMAX_LEVEL names their table.
+#include "attention.inl"
+#include "budget.inl"
+#include "level.h"
+#include "linear_loss.inl"
+#include "loss.inl"
+#include "rsoftmax.inl"
+#include "short.inl"
+#include "topk.inl"
+#define TYPES(f) {f<float>, f<double>, f<bf16>, f<f16>}
+const parsimax::Level parsimax::PARSIMAX_LEVEL = {
+    VB == 64   ? 2
+    : VB == 32 ? 1
+               : 0,
+    {TYPES(map_rows), TYPES(grad_rows), TYPES(topk_rows), TYPES(loss_rows), TYPES(loss_grad_rows), TYPES(rsoftmax_rows),
+     TYPES(rsoftmax_grad_rows), TYPES(budget_rows), TYPES(budget_grad_rows)},
+    {TYPES(attention::pack), TYPES(attention::forward), TYPES(attention::backward)},
+    {{linear_loss::PANELS * NR<float>, linear_loss::PANELS * NR<double>},
+     TYPES(linear_loss::gather_hidden),
+     TYPES(linear_loss::score),
+     TYPES(linear_loss::forward),
+     TYPES(linear_loss::sparse_row),
+     TYPES(linear_loss::sort_columns),
+     TYPES(linear_loss::sparse_columns),
+     TYPES(linear_loss::wide_row),
+     TYPES(linear_loss::wide_hidden),
+     TYPES(linear_loss::wide_weight),
+     TYPES(linear_loss::wide_done)},
+};

@@ -1,0 +1,2 @@
+#define PARSIMAX_LEVEL level_avx2
+#include "kernels.inl"

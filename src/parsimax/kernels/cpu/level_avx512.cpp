@@ -1,0 +1,2 @@
+#define PARSIMAX_LEVEL level_avx512
+#include "kernels.inl"

@@ -1,0 +1,2 @@
+#define PARSIMAX_LEVEL level_base
+#include "kernels.inl"

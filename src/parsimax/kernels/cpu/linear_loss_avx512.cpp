@@ -1,2 +1,0 @@
-#define ISA avx512
-#include "linear_loss.inl"

@@ -1,2 +1,0 @@
-#define ISA base
-#include "linear_loss.inl"
