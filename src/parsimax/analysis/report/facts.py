@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-from ..example import KEYS, QUERIES, SOURCE, Example
+from ..example import KEYS, QUERIES, SOURCE, TARGET, Example
 from ..layers import Layer
 from ..measures import HeadMeasures, densities, measures
 from ..recording import Recording
@@ -20,7 +20,7 @@ PRECISION = (
 )
 
 
-def page_facts(recording: Recording, roles: Table[HeadRoles]) -> dict[str, Any]:
+def page_facts(recording: Recording, roles: Table[HeadRoles], captions: Sequence[str] | None = None) -> dict[str, Any]:
     """Everything but the weights. Not one NaN is left in it, as JSON has none."""
     table = measures(recording)
     named = {(row.layer, row.head): row for row in roles}
@@ -39,6 +39,8 @@ def page_facts(recording: Recording, roles: Table[HeadRoles]) -> dict[str, Any]:
     one = all(layer.kind == "self" for layer in recording.layers)
     causal = [recording.causal(i) for i in range(len(recording.layers))]
     examples = [_example(example, recording.layers, causal, one) for example in recording.examples]
+    for example, caption in zip(examples, captions or (), strict=captions is not None):
+        example["caption"] = caption
     found: dict[str, Any] = _without_nan(
         {
             "summary": _summary(recording, table),
@@ -68,11 +70,17 @@ def _example(example: Example, layers: list[Layer], causal: list[bool], one: boo
     """Its sentences, each once, and for each layer the sentences of its queries (rows) and keys (columns)."""
     queries, keys = example.query_tokens, example.key_tokens
     sentences: dict[tuple[str, tuple[str, ...]], int] = {}
+    used = {side for layer in layers for side in (QUERIES[layer.kind], KEYS[layer.kind])}
 
     def place(side: str, tokens: Iterable[str]) -> int:
         label = "Tokens" if one else "Source" if side == SOURCE else "Target"
         return sentences.setdefault((label, tuple(tokens)), len(sentences))
 
+    for name in (SOURCE, TARGET) if used == {SOURCE, TARGET} else ():  # in this order on every page
+        for layer in layers:
+            for side, tokens in ((QUERIES[layer.kind], queries), (KEYS[layer.kind], keys)):
+                if side == name:
+                    place(side, tokens[layer.name])
     blocks = [
         {
             "shape": weights.shape,

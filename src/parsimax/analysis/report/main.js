@@ -66,7 +66,9 @@ async function renderHead() {
 function renderExample() {
   find("example").value = state.example + 1;
   find("example-number").textContent = `${state.example + 1} of ${report.examples.length}`;
-  const { sentences } = report.examples[state.example];
+  const { sentences, caption } = report.examples[state.example];
+  find("caption").textContent = caption ?? "";
+  find("caption").hidden = !caption;
   find("sentences").replaceChildren(
     ...sentences.filter(({ tokens }) => tokens.length).map(({ label, tokens }) => sentence(label, tokens).box),
   );

@@ -26,11 +26,12 @@ function measure() {
   };
   const context = find("map").getContext("2d");
   context.font = `12px ${getComputedStyle(document.body).fontFamily}`;
-  const widest = (names) =>
-    Math.min(MARGIN, 14 + Math.ceil(names.reduce((most, name) => Math.max(most, context.measureText(name).width), 0)));
+  const longest = (names) => Math.ceil(names.reduce((most, name) => Math.max(most, context.measureText(name).width), 0));
+  const widest = (names) => Math.min(MARGIN, 14 + longest(names));
   const named = place(widest(open.rowNames), widest(open.columnNames));
   const [rows, columns] = [named.height >= LABELLED, named.width >= LABELLED];
-  return { ...place(rows ? named.left : 44, columns ? named.top : 26), rows, columns, across, down };
+  const flat = columns && longest(open.columnNames) + 6 <= named.width; // short names need not be turned
+  return { ...place(rows ? named.left : 44, columns && !flat ? named.top : 26), rows, columns, flat, across, down };
 }
 
 function layout() {
@@ -88,7 +89,7 @@ function drawCells(context, part, x, y) {
 
 // Names beside each row and column, or numbers at even steps where names have no room.
 function drawNames(context, part, x, y, across, down) {
-  const { left, top, width, height, rows, columns } = open.size;
+  const { left, top, width, height, rows, columns, flat } = open.size;
   const steps = [1, 10, 100, 1e3, 1e4, 1e5].flatMap((ten) => [ten, 2 * ten, 5 * ten]);
   const axis = (names, first, last, size, write) => {
     const step = names ? 1 : steps.find((cells) => cells * size >= 44);
@@ -106,12 +107,13 @@ function drawNames(context, part, x, y, across, down) {
     axis(rows && open.rowNames, part.top, part.bottom, height, write);
   });
   inside(context, columns ? left : left - 6, 0, across, top, () => {
-    context.textAlign = columns ? "left" : "center";
+    const turned = columns && !flat;
+    context.textAlign = turned ? "left" : "center";
     axis(columns && open.columnNames, part.left, part.right, width, (name, at) => {
       context.save();
-      context.translate(x + at, columns ? top - 7 : top / 2);
-      if (columns) context.rotate(-Math.PI / 2);
-      context.fillText(name, 0, 0, columns ? top - 9 : 99);
+      context.translate(x + at, turned ? top - 7 : top / 2);
+      if (turned) context.rotate(-Math.PI / 2);
+      context.fillText(name, 0, 0, turned ? top - 9 : 99);
       context.restore();
     });
   });

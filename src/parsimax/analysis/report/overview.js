@@ -25,6 +25,7 @@ async function drawCard(button) {
   if (example !== state.example || !button.isConnected) return;
   const canvas = button.querySelector("canvas");
   if (!canvas.clientWidth) return; // hidden meanwhile; the observer calls again
+  if (heads.length === 1 && weights.queries) canvas.style.aspectRatio = clamp(weights.keys / weights.queries, 0.8, 8);
   thumbnail(canvas, weights, head);
   button.dataset.drawn = wanted;
 }
@@ -71,7 +72,11 @@ function renderHeads() {
   shownHeads = heads.filter((facts) => !role || (facts.role ?? "none") === role).sort(orders[sort]);
   const mixed = sort !== "layer";
   const row = (list) =>
-    make("div", { class: mixed ? "cards mixed" : "cards" }, ...list.map((facts) => card(facts, mixed)));
+    make(
+      "div",
+      { class: mixed ? "cards mixed" : heads.length === 1 ? "cards single" : "cards" },
+      ...list.map((facts) => card(facts, mixed)),
+    );
   const groups = mixed
     ? [[null, shownHeads]]
     : report.layers.map((layer, i) => [layerHeading(layer, i), shownHeads.filter((facts) => facts.layer === i)]);

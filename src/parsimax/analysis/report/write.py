@@ -8,7 +8,7 @@ import html
 import json
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 
@@ -31,6 +31,9 @@ def write_report(
     *,
     examples: Sequence[int] | None = None,
     roles: Table[HeadRoles] | None = None,
+    captions: Sequence[str] | None = None,
+    facts: Mapping[str, str] | None = None,
+    pictures: Mapping[str, bytes] | None = None,
     overwrite: bool = False,
 ) -> Path:
     """Write one HTML file in which every head of a recording can be looked at.
@@ -46,6 +49,9 @@ def write_report(
         title: the heading of the page.
         examples: the numbers of those to show; all of them by default. Figures of heads are means over these.
         roles: of :func:`roles`, with predicates of your own; by default those that it finds by itself.
+        captions: a line about each shown example, such as whether its target is the reference or the model's own.
+        facts: what else is known, by name, for a table below the heads.
+        pictures: PNG files by their titles, shown below the heads.
         overwrite: whether a file that is there may be replaced; else it stays, and ``FileExistsError`` is raised.
 
     Returns:
@@ -62,6 +68,8 @@ def write_report(
         '<!doctype html>'
     """
     recording = _chosen(recording, examples)
+    if captions is not None and len(captions) != len(recording.examples):
+        raise ValueError(f"write_report: {len(captions)} captions for {len(recording.examples)} examples")
     path = Path(path)
     if path.is_dir():
         raise IsADirectoryError(f"write_report: {path} is a folder; name a file in it, such as {path / 'report.html'}")
@@ -71,7 +79,9 @@ def write_report(
     half = path.with_name(f".{path.name}.{os.getpid()}")  # so that no half-written page ever has the name of a page
     try:
         with open(half, "w", encoding="utf-8", newline="\n") as file:
-            file.writelines(_page(recording, title, find_roles(recording) if roles is None else roles))
+            more = more_html(facts or {}, pictures or {})
+            found = find_roles(recording) if roles is None else roles
+            file.writelines(_page(recording, title, found, captions, more))
         os.replace(half, path)
     finally:
         half.unlink(missing_ok=True)
@@ -82,7 +92,7 @@ def _chosen(recording: Recording, examples: Sequence[int] | None) -> Recording:
     total = len(recording.examples)
     if not total or not recording.layers:
         raise ValueError(
-            "write_report: the recording is empty; run the model inside of `with parsimax.analysis.record(model)` first"
+            "write_report: the recording is empty; run the model inside `with parsimax.analysis.record(model)` first"
         )
     if examples is not None:
         wrong = [i for i in examples if not -total <= i < total]
@@ -102,7 +112,25 @@ def _chosen(recording: Recording, examples: Sequence[int] | None) -> Recording:
     return recording
 
 
-def _page(recording: Recording, title: str, roles: Table[HeadRoles]) -> Iterator[str]:
+def more_html(facts: Mapping[str, str], pictures: Mapping[str, bytes]) -> str:
+    """A table and pictures; nothing if there are none."""
+
+    def safe(text: str) -> str:
+        return html.escape(_plain(text))
+
+    rows = "".join(f"<div><dt>{safe(name)}</dt><dd>{safe(value)}</dd></div>" for name, value in facts.items())
+    shown = "".join(
+        f'<figure><img alt="{safe(name)}" src="data:image/png;base64,{base64.b64encode(content).decode()}">'
+        f"<figcaption>{safe(name)}</figcaption></figure>"
+        for name, content in pictures.items()
+    )
+    table = f"<dl>{rows}</dl>" if rows else ""
+    return f'<section id="more" aria-label="The run">{table}{shown}</section>' if table or shown else ""
+
+
+def _page(
+    recording: Recording, title: str, roles: Table[HeadRoles], captions: Sequence[str] | None, more: str
+) -> Iterator[str]:
     """The page in pieces: what is seen first, then the weights, a block at a time."""
     script = "\n".join(_asset(name) for name in SCRIPTS)
     parts = {
@@ -110,7 +138,8 @@ def _page(recording: Recording, title: str, roles: Table[HeadRoles]) -> Iterator
         "STYLE": _asset("report.css"),
         "SCRIPT": f'(() => {{\n"use strict";\n{script}}})();',
         # In JSON a < can always be written so, and then nothing in a token can end the script element.
-        "REPORT": json.dumps(page_facts(recording, roles), allow_nan=False, separators=(",", ":")).replace(
+        "MORE": more,
+        "REPORT": json.dumps(page_facts(recording, roles, captions), allow_nan=False, separators=(",", ":")).replace(
             "<", "\\u003c"
         ),
     }
