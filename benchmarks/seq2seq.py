@@ -116,15 +116,13 @@ def run_one(
 
 def speed(recipe: str, folder: Path) -> dict[str, float]:
     """What a step of the trained model costs beside its softmax twin; on an idle machine."""
-    import torch
-
     from parsimax.recipes import find
     from parsimax.recipes.kit import runs
+    from parsimax.recipes.kit.training import restore
 
     entry, run = find(recipe), runs.open_run(folder)
     settings = run.settings(entry.settings())
-    task = entry.recipe().reopen(settings, run)
-    task.load_state_dict(torch.load(run.best, map_location="cpu", weights_only=False)["state_dict"])
+    task = restore(entry.recipe().reopen(settings, run), run.best)
     return {"step time / softmax": 1.0, **entry.recipe().speed(task, settings)}
 
 

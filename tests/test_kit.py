@@ -12,7 +12,7 @@ import pytest
 from parsimax.recipes import RECIPES, find
 from parsimax.recipes.inflection import harmony
 from parsimax.recipes.kit import runs
-from parsimax.recipes.kit.batches import Endless, bucketed, in_order
+from parsimax.recipes.kit.batches import Endless, Shuffled
 from parsimax.recipes.kit.recipe import DataError, Train
 from parsimax.recipes.kit.settings import (
     SettingsError,
@@ -27,6 +27,7 @@ from parsimax.recipes.kit.settings import (
 )
 from parsimax.recipes.kit.training import rate_at
 from parsimax.recipes.text import files
+from parsimax.recipes.text.lengths import Bucketed, bucketed, in_order
 from parsimax.recipes.translation import numbers
 
 
@@ -132,11 +133,10 @@ def test_batches_hold_every_example_once_and_keep_their_budget(budget):
     assert bucketed(sizes, budget, 3) == bucketed(sizes, budget, 3) != bucketed(sizes, budget, 4)
 
 
-def test_batches_can_begin_anywhere():
-    sizes = [3, 5, 2, 7, 1, 4, 4, 6]
-
+@pytest.mark.parametrize("batches", [Bucketed([3, 5, 2, 7, 1, 4, 4, 6], 8, tuple), Shuffled(11, 2, tuple)])
+def test_batches_can_begin_anywhere(batches):
     def some(start, count=30):
-        endless = Endless(sizes, 8, 1, tuple, lambda: start)
+        endless = Endless(batches, 1, lambda: start)
         return [batch for _, batch in zip(range(count), endless, strict=False)]
 
     whole = some(0, 60)
@@ -146,12 +146,13 @@ def test_batches_can_begin_anywhere():
 
 
 def test_processes_share_a_batch():
-    parts = [Endless([1] * 10, 5, 0, list, lambda: 0, lambda rank=rank: (rank, 2)) for rank in (0, 1)]
-    whole = Endless([1] * 10, 5, 0, list)
+    batches = Shuffled(10, 5, list)
+    parts = [Endless(batches, 0, lambda: 0, lambda rank=rank: (rank, 2)) for rank in (0, 1)]
+    whole = Endless(batches, 0)
     for _, one, other, both in zip(range(6), *parts, whole, strict=False):
         assert sorted(one + other) == sorted(both)
     with pytest.raises(ValueError, match="no examples"):
-        Endless([], 5, 0, list)
+        Endless(Shuffled(0, 5, list), 0)
 
 
 def test_the_learning_rate_rises_and_falls():
@@ -202,6 +203,8 @@ def test_bad_parallel_text_is_named_with_its_line(tmp_path):
     (tmp_path / "broken.gz").write_bytes(b"no gzip")
     with pytest.raises(DataError, match="cannot read"):
         files.lines(tmp_path / "broken.gz")
+    with pytest.raises(DataError, match="is not the name of a file"):
+        files.find(tmp_path, ["../x.en"])
     with pytest.raises(DataError, match=r"has no train\.en .* it holds broken\.gz, x\.de, x\.en"):
         files.find(tmp_path, ["train.en"])
 

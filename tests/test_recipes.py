@@ -1,7 +1,10 @@
 """Every recipe through the real command line: a few steps, killed and resumed, evaluated, compared, looked at."""
 
+import csv
+import io
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -20,22 +23,28 @@ TINY = {
     "translation": ["width=16", "inner=16", "layers=1", "heads=2", "batch_tokens=512", "beam=2", "exact_budget=20"],
     "inflection": ["width=16", "layers=1", "batch_tokens=512", "beam=2", "exact_budget=20"],
 }
-QUICK = ["steps=6", "eval_every=3", "tensorboard=false", "longest=5"]
+TEXT = [*TINY]
+QUICK = ["steps=6", "eval_every=3", "tensorboard=false", "search.longest=5"]
 
 
 @pytest.fixture(autouse=True)
 def elsewhere(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("PARSIMAX_RUN", raising=False)
 
 
 def quick(name):
-    words = [*TINY[name], *QUICK]
-    return [word.replace("longest", "search.longest") for word in words]
+    return [*TINY[name], *QUICK]
+
+
+def said_to(monkeypatch, content):
+    """Let this be the standard input."""
+    monkeypatch.setattr(
+        sys, "stdin", io.TextIOWrapper(io.BytesIO(content if isinstance(content, bytes) else content.encode()))
+    )
 
 
 def weights(run):
-    return torch.load(Path(run) / "checkpoints" / "last.ckpt", weights_only=False)["state_dict"]
+    return torch.load(Path(run) / "checkpoints" / "last.ckpt", weights_only=True)["state_dict"]
 
 
 def small_data(root):
@@ -52,7 +61,7 @@ def small_data(root):
     return root
 
 
-@pytest.mark.parametrize("name", RECIPES)
+@pytest.mark.parametrize("name", TEXT)
 def test_a_recipe_from_training_to_report(name, tmp_path, capsys, monkeypatch):
     data = small_data(tmp_path / "data")
     words = [*quick(name), f"data.root={data}", *(["vocabulary=60"] if name == "translation" else [])]
@@ -73,18 +82,21 @@ def test_a_recipe_from_training_to_report(name, tmp_path, capsys, monkeypatch):
     said = capsys.readouterr().out
     assert "next tokens a step" in said and "test" in said
     assert name == "translation" or "aa 0" in said
+    outputs = [json.loads(line) for line in (run / "outputs" / "test.jsonl").read_text(encoding="utf-8").splitlines()]
+    assert len(outputs) == json.loads((run / "results.json").read_text())["test"]["examples"]
+    assert {"source", "wanted", "output", "probability", "proved"} <= {*outputs[0]}
     line = "house number 1" if name == "translation" else "aa\twort1\tN;PL"
-    monkeypatch.setattr(sys, "stdin", [f"{line}\n"] * 3)
+    said_to(monkeypatch, f"{line}\n" * 3)
     assert cli.main(["predict", str(run)]) == 0
     best = capsys.readouterr().out.splitlines()
     assert len(best) == 3
-    monkeypatch.setattr(sys, "stdin", [f"{line}\n"] * 3)
+    said_to(monkeypatch, f"{line}\n" * 3)
     assert cli.main(["predict", str(run), "--nbest", "2"]) == 0
     table = [row.split("\t") for row in capsys.readouterr().out.splitlines()]
     assert [row[3] for row in table if row[0] == "1"] == best
     assert {row[2] for row in table} <= {"proved", "-"} and all(0 <= float(row[1]) <= 1 for row in table)
-    monkeypatch.setattr(sys, "stdin", [f"{line}\n"])
-    assert cli.main(["predict", str(run), "--json", "--exact"]) == 0
+    said_to(monkeypatch, f"{line}\n")
+    assert cli.main(["predict", "--json", "--exact", str(run)]) == 0
     known = json.loads(capsys.readouterr().out)
     assert known["source"][-1] == "</s>" and isinstance(known["proved best"], bool)
     for place in known["outputs"][0]["alignment"]:
@@ -126,7 +138,13 @@ def whole(tmp_path_factory):
     return folder
 
 
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
+def figures(run):
+    """What was logged, without what the clock says."""
+    rows = csv.DictReader((Path(run) / "metrics.csv").read_text().splitlines())
+    return [{name: value for name, value in row.items() if value and "a second" not in name} for row in rows]
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
 def test_killed_in_mid_epoch_and_resumed_it_ends_with_the_same_weights(how, whole, tmp_path):
     call = [*COMMAND, "train", "translation", *SIXTY, "--run", "broken"]
     process = subprocess.Popen(call, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
@@ -137,18 +155,16 @@ def test_killed_in_mid_epoch_and_resumed_it_ends_with_the_same_weights(how, whol
         time.sleep(0.02)
     process.send_signal(how)
     _, errors = process.communicate()
-    if how == signal.SIGINT and process.returncode:
+    if how != signal.SIGKILL and process.returncode:
         assert process.returncode == 130 and "--resume" in errors and "Traceback" not in errors
-    step = torch.load(last, weights_only=False)["global_step"]
+    step = torch.load(last, weights_only=True)["global_step"]
     assert step >= 10
     subprocess.run([*COMMAND, "train", "--resume", "broken"], check=True, capture_output=True)
     alone, broken = weights(whole), weights("broken")
     assert alone.keys() == broken.keys()
     for name, value in alone.items():
         assert torch.equal(value, broken[name]), f"{name} differs after resuming at step {step}"
-    rows = [(Path(run) / "metrics.csv").read_text().splitlines() for run in (whole, "broken")]
-    ends = [[row for row in lines if row.partition(",")[0] in ("19", "39", "59")] for lines in rows]
-    assert ends[0] == ends[1]
+    assert figures(whole) == figures("broken")
 
 
 def test_two_processes():
@@ -159,7 +175,7 @@ def test_two_processes():
     run = subprocess.run(call, capture_output=True, text=True, env=environment, timeout=300)
     assert run.returncode == 0, run.stderr
     assert "accuracy" in run.stdout and run.stdout.count("run: both") == 1
-    assert torch.load("both/checkpoints/last.ckpt", weights_only=False)["global_step"] == 3
+    assert torch.load("both/checkpoints/last.ckpt", weights_only=True)["global_step"] == 3
 
 
 @pytest.mark.parametrize(
@@ -173,8 +189,9 @@ def test_two_processes():
         (["train", "translation", "model.width=7", "model.heads=2"], "7"),
         (["train", "--resume", "nothing"], "is not the folder of a run"),
         (["train", "inflection", "--resume", "x"], "takes no recipe"),
+        (["train", "inflection", "--config", "sigmorfon"], "did you mean sigmorphon?"),
         (["eval", "."], "is not the folder of a run"),
-        (["config", "nothing"], "there is inflection, translation"),
+        (["config", "nothing"], "there is digits, inflection, translation"),
         (["train", "translation", "--config", "none.yaml", "steps=1"], "cannot read none.yaml"),
     ],
 )
@@ -225,7 +242,7 @@ def test_every_shipped_config_fits_its_recipe(path):
     assert changed(settings, from_yaml(path)) != settings
 
 
-def test_predict_numbers_its_lines_and_refuses_unknown_languages(tmp_path, capsys, monkeypatch):
+def test_predict_answers_every_line(tmp_path, capsys, monkeypatch):
     data = small_data(tmp_path / "data")
     (data / "aa-train-medium").write_bytes(
         b"\xef\xbb\xbf" + (data / "aa-train-medium").read_bytes()
@@ -233,11 +250,39 @@ def test_predict_numbers_its_lines_and_refuses_unknown_languages(tmp_path, capsy
     assert cli.main(["train", "inflection", *quick("inflection"), f"data.root={data}", "--run", "run"]) == 0
     assert "\ufeff" not in (Path("run") / "vocabulary.json").read_text(encoding="utf-8")
     capsys.readouterr()
-    for bad, said in (("zz\twort\tN", "'zz'"), ("wort\tN", "by tabs"), ("", "by tabs")):
-        monkeypatch.setattr(sys, "stdin", ["aa\twort1\tN;PL\n", f"{bad}\n"])
-        assert cli.main(["predict", "run"]) == 2
-        out = capsys.readouterr()
-        assert len(out.out.splitlines()) == 1 and "input, line 2" in out.err and said in out.err
+    good = "aa\twort1\tN;PL"
+    wrong = {
+        b"zz\twort\tN": "'zz'",
+        b"wort\tN": "by tabs",
+        b"": "by tabs",
+        b"aa\twort\xff\tN": "not UTF-8",
+        b"aa\t" + b"w" * 100_000 + b"\tN": "more than the 2048",
+        b"aa\t\tN": "lemma is empty",
+    }
+    said_to(monkeypatch, b"\n".join([good.encode(), *wrong, "aa\twö\tN;PL".encode(), good.encode()]))
+    assert cli.main(["predict", "run"]) == 1
+    out = capsys.readouterr()
+    first, *marked, unseen, last = out.out.splitlines()
+    assert first == last and not first.startswith("#ERROR") and not unseen.startswith("#ERROR")
+    assert len(marked) == len(wrong)
+    for number, (line, said) in enumerate(zip(marked, wrong.values(), strict=True), 2):
+        assert line.startswith(f"#ERROR line {number}: ") and said in line and len(line) < 300
+    assert f"{len(wrong)} of {len(wrong) + 3} lines" in out.err and out.err.count("'ö' was not seen") == 1
+    covered = "wort1\tN;PL\nwort1\twhatever\tN;PL\n"
+    Path("aa-covered").write_text(covered)
+    for arguments, text in (
+        (["--language", "aa"], covered),
+        (["--language", "aa", "--input", "aa-covered"], ""),
+        (["--format", "jsonl"], '{"language": "aa", "lemma": "wort1", "tags": "N;PL"}\n' * 2),
+        (["--format", "csv"], "tags,id,lemma,language\n" + "N;PL,7,wort1,aa\n" * 2),
+    ):
+        said_to(monkeypatch, text)
+        assert cli.main(["predict", "run", *arguments]) == 0
+        assert capsys.readouterr().out.splitlines() == [first, first]
+    said_to(monkeypatch, '[]\n{"lemma": "x"}\n{"language": "aa", "lemma": [1], "tags": "N"}\n')
+    assert cli.main(["predict", "run", "--format", "jsonl", "--json"]) == 1
+    errors = [json.loads(line)["error"] for line in capsys.readouterr().out.splitlines()]
+    assert "JSON object" in errors[0] and "'language'" in errors[1] and "lemma must be text, got [1]" in errors[2]
 
 
 def test_a_run_may_be_moved_and_opened_from_elsewhere(tmp_path, capsys, monkeypatch):
@@ -263,7 +308,7 @@ def test_a_run_that_lost_patience_is_not_trained_on(tmp_path, capsys):
     assert cli.main(["train", "inflection", *words, "--run", "run"]) == 0
 
     def step():
-        return torch.load(Path("run") / "checkpoints" / "last.ckpt", weights_only=False)["global_step"]
+        return torch.load(Path("run") / "checkpoints" / "last.ckpt", weights_only=True)["global_step"]
 
     stopped = step()
     assert stopped < 40
@@ -283,3 +328,56 @@ def test_a_run_that_lost_patience_is_not_trained_on(tmp_path, capsys):
 def test_settings_that_cannot_be_meant(words, said, capsys):
     assert cli.main(["train", "inflection", *words]) == 2
     assert said in capsys.readouterr().err and not Path("runs").exists()
+
+
+def test_data_that_changed_are_named(tmp_path, capsys):
+    data = small_data(tmp_path / "data")
+    assert cli.main(["train", "inflection", *quick("inflection"), "data.root=data", "--run", "run"]) == 0
+    assert {*json.loads(Path("run/data.json").read_text())["test"]} == {"aa-test", "bb-test"}
+    data.rename("moved")
+    assert cli.main(["train", "--resume", "run", "steps=7"]) == 2
+    said = capsys.readouterr().err
+    assert "data is not a folder" in said and "leave it out" not in said
+    assert cli.main(["train", "--resume", "run", "data.root=moved"]) == 0
+    assert "moved" in Path("run/config.yaml").read_text()
+    with open("moved/bb-dev", "a") as file:
+        file.write("\nneu\tneues\tN;PL")
+    capsys.readouterr()
+    for arguments in (["train", "--resume", "run", "steps=7"], ["eval", "run", "--split", "val"]):
+        assert cli.main(arguments) == 2
+        said = capsys.readouterr().err
+        assert "changed since the run began" in said and "moved/bb-dev" in said and "--changed-data" in said
+    assert cli.main(["eval", "run"]) == 0, "the test data are as they were"
+    assert cli.main(["eval", "run", "--split", "val", "--changed-data"]) == 0
+    Path("moved/aa-test").unlink()
+    assert cli.main(["eval", "run"]) == 2
+    assert "aa-test" in capsys.readouterr().err
+
+
+def test_data_settings_stay_in_their_root(tmp_path, capsys):
+    small_data(tmp_path / "data")
+    Path("secret-train-medium").write_text("a\tb\tN\n")
+    assert cli.main(["train", "inflection", "data.root=data", "languages=../secret"]) == 2
+    assert "is not the name of a file" in capsys.readouterr().err
+    assert cli.main(["train", "translation", "data.root=data", "source=/../../x"]) == 2
+    assert "is not the name of a file" in capsys.readouterr().err
+
+
+def test_the_report_says_whose_output_it_shows(tmp_path, capsys):
+    """An LSTM of one head, r-softmax without α: what there is nothing to draw of is left out."""
+    data = small_data(tmp_path / "data")
+    words = [*quick("inflection"), f"data.root={data}", "model.attention.mapping=rsoftmax", "--run", "run"]
+    assert cli.main(["train", "inflection", *words]) == 0
+    capsys.readouterr()
+    assert cli.main(["report", "run"]) == 0
+    written = [Path(line).name for line in capsys.readouterr().out.splitlines()]
+    assert written == ["training.png", "density.png", "attention.html"]
+    page = (Path("run") / "report" / "attention.html").read_text(encoding="utf-8")
+    facts = json.loads(re.search(r'id="report">(.*?)</script>', page, re.S)[1])
+    captions = [example["caption"] for example in facts["examples"]]
+    assert any(caption.startswith("The reference is the target") for caption in captions)
+    assert any(caption.startswith("The model's own output is the target") for caption in captions)
+    assert all(
+        [side["label"] for side in example["sentences"]] == ["Source", "Target"] for example in facts["examples"]
+    )
+    assert page.count("<img ") == 2 and "accuracy (val)" in page

@@ -44,22 +44,20 @@ def _recipe(options: argparse.Namespace) -> int:
         case "config":
             commands.show_config(options.recipe)
         case "train" if options.resume:
-            if options.recipe or options.settings or options.config or options.run_folder:
-                raise ValueError("--resume goes on with a run as it was begun; it takes no recipe and no settings")
-            commands.resume(options.resume)
+            if options.recipe and "=" in options.recipe:  # the first word is taken for a recipe
+                options.settings.insert(0, options.recipe)
+                options.recipe = None
+            if options.recipe or options.config or options.run_folder:
+                raise ValueError("--resume goes on with a run as it was begun; it takes no recipe, config or folder")
+            commands.resume(options.resume, options.settings, options.changed_data)
         case "train":
             if not options.recipe:
                 raise ValueError("train needs the name of a recipe (see `parsimax list`), or --resume RUN")
             commands.train(options.recipe, options.settings, options.config, options.run_folder)
         case "eval":
-            commands.evaluate(options.run_folder, options.split, options.checkpoint)
+            commands.evaluate(options.run_folder, options.split, options.checkpoint, options.changed_data)
         case "predict":
-            from .recipes.kit.recipe import Wanted
-
-            if hasattr(sys.stdin, "reconfigure"):
-                sys.stdin.reconfigure(encoding="utf-8", errors="strict")
-            wanted = Wanted(options.nbest, options.exact, options.json)
-            commands.predict(options.run_folder, options.checkpoint, sys.stdin, wanted)
+            return commands.predict(options.run_folder, options.checkpoint, options.input, options.format, options)
         case "report":
             commands.report(options.run_folder, options.out, options.checkpoint)
         case "compare":
@@ -67,42 +65,54 @@ def _recipe(options: argparse.Namespace) -> int:
     return 0
 
 
-def _add_recipes(commands: Any) -> None:
+def _add_predict_options(parser: argparse.ArgumentParser) -> None:
+    """Those of every recipe: which of them a run has is known when it is opened."""
+    from .recipes import RECIPES
+    from .recipes.kit.options import add
+
+    add(parser, {name: entry.about.options for name, entry in RECIPES.items()})
+
+
+def _add_recipes(commands: Any, wanted: str) -> None:
     commands.add_parser("list", help="the recipes")
     config = commands.add_parser("config", help="every setting of a recipe, its default and what it does")
     config.add_argument("recipe", metavar="RECIPE")
     train = commands.add_parser("train", help="train a recipe into a folder of its own, or go on with a run")
     train.add_argument("recipe", metavar="RECIPE", nargs="?")
     train.add_argument("settings", metavar="KEY=VALUE", nargs="*", help="as `parsimax config RECIPE` prints them")
-    train.add_argument("--config", type=Path, metavar="FILE", help="settings in YAML; words after it count more")
+    train.add_argument(
+        "--config", metavar="FILE", help="settings in YAML, or the name of shipped ones; words after it count more"
+    )
     train.add_argument("--run", type=Path, metavar="DIR", dest="run_folder", help="a new folder (runs/RECIPE/0001 …)")
-    train.add_argument("--resume", type=Path, metavar="RUN", help="go on with a run that was stopped")
-    evaluate = commands.add_parser("eval", help="the figures of a run on a split")
-    predict = commands.add_parser("predict", help="an output for each line of the standard input")
+    train.add_argument(
+        "--resume", type=Path, metavar="RUN", help="go on with a run; steps=N and data.root=PATH may be given anew"
+    )
+    evaluate = commands.add_parser("eval", help="the figures of a run on a split, and its outputs")
+    predict = commands.add_parser("predict", help="an answer for each line of the standard input or of a file")
     report = commands.add_parser("report", help="figures of a run, and a page to look at its attention")
     for one in (evaluate, predict, report):
         one.add_argument("run_folder", type=Path, metavar="RUN")
         one.add_argument("--checkpoint", choices=("best", "last"), default="best", help="(%(default)s)")
+    predict.add_argument("--input", type=Path, metavar="FILE", help="read this file (the standard input)")
     predict.add_argument(
-        "--nbest", type=_count, default=0, metavar="N", help="N outputs: rank, probability, proof, text"
+        "--format", choices=("text", "csv", "jsonl"), help="of the input (by the file's ending, or text)"
     )
-    predict.add_argument(
-        "--exact", action="store_true", help="search until the best output is proved, within the budget"
-    )
-    predict.add_argument(
-        "--json", action="store_true", help="a line of JSON: outputs, probabilities, alignments, proof"
-    )
+    if wanted == "predict":
+        _add_predict_options(predict)
     report.add_argument("--out", type=Path, metavar="DIR", help="where to (RUN/report)")
     compare = commands.add_parser("compare", help="one table of several runs")
     compare.add_argument("run_folders", type=Path, metavar="RUN", nargs="+")
     for one in (evaluate, compare):
         one.add_argument("--split", choices=("val", "test"), default="test", help="(%(default)s)")
     compare.set_defaults(split="val")
+    for one in (train, evaluate):
+        one.add_argument("--changed-data", action="store_true", help="allow data that changed since the run began")
     for name in ("list", "config", "train", "eval", "predict", "report", "compare"):
         commands.choices[name].set_defaults(run=_recipe, command=name)
 
 
-def parser() -> argparse.ArgumentParser:
+def parser(wanted: str = "") -> argparse.ArgumentParser:
+    """The parser of all commands; ``wanted`` is the one that will run, if it is known."""
     top = argparse.ArgumentParser("parsimax", description="Exact, sparse and fast alternatives to softmax.")
     commands = top.add_subparsers(title="commands", metavar="COMMAND", required=True)
     bench = commands.add_parser("bench", help="time the library against torch's softmax and the entmax package")
@@ -121,18 +131,19 @@ def parser() -> argparse.ArgumentParser:
     bench.set_defaults(run=_bench)
     info = commands.add_parser("info", help="versions, and which kernel runs for which function")
     info.set_defaults(run=_info)
-    _add_recipes(commands)
+    _add_recipes(commands, wanted)
     return top
 
 
 def main(arguments: list[str] | None = None) -> int:
     if hasattr(sys.stdout, "reconfigure"):
         sys.stdout.reconfigure(errors="replace")  # a terminal may lack α
-    options, rest = parser().parse_known_args(arguments)
+    top = parser(next(iter(sys.argv[1:] if arguments is None else arguments), ""))
+    options, rest = top.parse_known_args(arguments)
     if rest and getattr(options, "command", None) == "train" and not any(word.startswith("-") for word in rest):
         options.settings += rest  # argparse gives up on settings that stand behind an option
     elif rest:
-        parser().error(f"unrecognized arguments: {' '.join(rest)}")
+        top.error(f"unrecognized arguments: {' '.join(rest)}")
     try:
         result: int = options.run(options)
         return result

@@ -22,7 +22,7 @@ MODELS: dict[str, dict[str, str]] = {"softmax": SOFTMAX, "sparse, learned α": {
 
 
 @dataclass(frozen=True)
-class Trained:
+class Model:
     """A run, what was measured, and how long it took."""
 
     run: runs.Run
@@ -31,8 +31,8 @@ class Trained:
     start: dict[str, list[float]]  # α before training, by name of the core
 
 
-def train(words: dict[str, str], steps: int, folder: Path, show: Callable[[str], None]) -> Trained:
-    from ..recipes.kit.training import fit
+def train(words: dict[str, str], steps: int, folder: Path, show: Callable[[str], None]) -> Model:
+    from ..recipes.kit.training import fit, restore
 
     entry = find("translation")
     more: dict[str, Any] = {"train.steps": steps, "train.eval_every": min(200, steps), "train.tensorboard": False}
@@ -42,12 +42,13 @@ def train(words: dict[str, str], steps: int, folder: Path, show: Callable[[str],
     run, recipe = runs.create(entry.name, settings, folder), entry.recipe()
     task = recipe.start(settings, run)
     start, began = alphas(task), time.perf_counter()
-    fit(task, run)
+    fit(task, run, say=show, watched=False)
     seconds = time.perf_counter() - began
-    best = recipe.restore(settings, run, run.best)
-    figures = {**recipe.evaluate(best, settings, "test", show), **recipe.speed(task, settings), **task.pace()}
+    best = restore(recipe.reopen(settings, run, data=False), run.best)
+    found = recipe.evaluate(best, settings, "test", show)
+    figures = {**found.figures, **recipe.speed(task, settings), **task.pace()}
     run.add_results("test", figures)
-    return Trained(run, figures, seconds, start)
+    return Model(run, figures, seconds, start)
 
 
 def alphas(task: Any) -> dict[str, list[float]]:
@@ -58,6 +59,8 @@ def alphas(task: Any) -> dict[str, list[float]]:
 
 def text(folder: Path, quick: bool) -> tuple[str, Path]:
     """Both models side by side, and the page on which the attention of the sparse one can be looked at."""
+    from ..recipes.kit.training import restore
+
     steps = QUICK if quick else STEPS
     trained = {}
     for name, words in MODELS.items():
@@ -66,9 +69,9 @@ def text(folder: Path, quick: bool) -> tuple[str, Path]:
     show("")
     sparse = trained["sparse, learned α"]
     entry = find("translation")
-    settings = sparse.run.settings(entry.settings())
+    settings: Any = sparse.run.settings(entry.settings())
     recipe = entry.recipe()
-    task = recipe.restore(settings, sparse.run, sparse.run.best)
+    task = restore(recipe.reopen(settings, sparse.run, data=False), sparse.run.best)
     page = recipe.report(task, settings, sparse.run, sparse.run.folder / "report")[-1]
     lines = [
         f"Number words, English → German: {len(recipe.pairs(settings, 'train'))} pairs to train, "
@@ -88,7 +91,7 @@ def text(folder: Path, quick: bool) -> tuple[str, Path]:
     return "\n".join(lines), page
 
 
-ROWS: dict[str, Callable[[Trained], str]] = {
+ROWS: dict[str, Callable[[Model], str]] = {
     "right": lambda one: f"{one.figures['accuracy']:.1%}",
     "next tokens a step": lambda one: f"{one.figures['next tokens a step']:.2f}",
     "attended, encoder": lambda one: f"{one.figures['attended tokens (self)']:.2f}",

@@ -1,44 +1,53 @@
 """The papers' systems as things to run, read and change. ``parsimax list`` prints them.
 
-A recipe is a folder: ``settings.py`` with its settings, which imports nothing heavy, and ``recipe.py`` with ``RECIPE``.
+A recipe is a folder: ``settings.py`` with ``ABOUT``, which imports nothing heavy, and ``recipe.py`` with ``RECIPE``.
+Nothing else names it.
 """
 
 from __future__ import annotations
 
+import pkgutil
 from dataclasses import dataclass
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
+from .kit.recipe import About, Settings
 from .kit.settings import SettingsError, unknown
+
+SHARED = {"kit", "text"}  # folders that recipes share
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A recipe's name, what it does, and its folder."""
+    """A recipe by its name, which is that of its folder."""
 
     name: str
-    summary: str
-    folder: str
 
-    def settings(self) -> Any:
+    @property
+    def about(self) -> About:
+        about: About = import_module(f"{__name__}.{self.name}.settings").ABOUT
+        return about
+
+    def settings(self) -> Settings:
         """Its settings, each at its default."""
-        return import_module(f"{__name__}.{self.folder}.settings").Settings()
+        return self.about.settings()
 
     def recipe(self) -> Any:
-        return import_module(f"{__name__}.{self.folder}.recipe").RECIPE
+        return import_module(f"{__name__}.{self.name}.recipe").RECIPE
+
+    def configs(self) -> dict[str, Path]:
+        """The settings that are shipped with it, by name."""
+        folders = (Path(one) / self.name / "configs" for one in __path__)
+        return {path.stem: path for folder in folders for path in sorted(folder.glob("*.yaml"))}
 
 
-RECIPES = {
-    entry.name: entry
-    for entry in (
-        Entry(
-            "inflection",
-            "character LSTM that inflects words with sparse attention and output (Peters 2019)",
-            "inflection",
-        ),
-        Entry("translation", "adaptively sparse Transformer, one learned α per head (Correia 2019)", "translation"),
-    )
-}
+def discover() -> dict[str, Entry]:
+    """The recipes that are there: every folder beside this file that is not shared."""
+    return {one.name: Entry(one.name) for one in pkgutil.iter_modules(__path__) if one.ispkg and one.name not in SHARED}
+
+
+RECIPES = discover()
 
 
 def find(name: str) -> Entry:

@@ -2,105 +2,154 @@
 
 from __future__ import annotations
 
-import math
+import contextlib
+import json
 import os
-import pickle
 import shutil
 import sys
 import textwrap
-import zipfile
-from collections.abc import Iterable
+from argparse import Namespace
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from . import RECIPES, Entry, find
-from .kit import runs
-from .kit.recipe import Wanted
-from .kit.settings import SettingsError, changed, from_yaml, kind_text, leaves, shown, words_of
+from .kit import durable, runs
+from .kit.options import flag
+from .kit.settings import SettingsError, changed, from_yaml, kind_text, leaves, shown, to_yaml, unknown, words_of
+from .kit.show import cell, print_figures, print_table, progress
 
-SPLITS = ("val", "test")
+NEEDED = ("lightning", "yaml")  # by every recipe
+SHARED_RUN = "PARSIMAX_RUN"  # tells the other processes of a training which folder is theirs
 
 
 def list_recipes() -> None:
     width = max(map(len, RECIPES))
     for entry in RECIPES.values():
-        print(f"{entry.name:{width}}  {entry.summary}")
+        print(f"{entry.name:{width}}  {entry.about.summary}")
 
 
 def show_config(name: str) -> None:
-    """Every setting: its key, default, type and what it does."""
+    """Every setting and every option of predictions: its key, default, type and what it does."""
     entry = find(name)
-    rows = [
-        (f"{leaf.key}={shown(leaf.value)}", kind_text(leaf.kind, _ends(leaf.low, leaf.high)), leaf.help)
-        for leaf in leaves(entry.settings())
-    ]
-    keys, kinds = (max(len(row[column]) for row in rows) for column in (0, 1))
+    rows = [_row(f"{leaf.key}={shown(leaf.value)}", leaf) for leaf in leaves(entry.settings())]
+    flags = [_row(f"predict {flag(leaf.key)}", leaf) for leaf in leaves(entry.about.options())]
+    keys, kinds = (max(len(row[column]) for row in rows + flags) for column in (0, 1))
     room = max(30, shutil.get_terminal_size((140, 24)).columns - keys - kinds - 4)
-    for key, kind, text in rows:
+    for key, kind, text in rows + flags:
         first, *more = textwrap.wrap(text, room)
         print(f"{key:{keys}}  {kind:{kinds}}  {first}")
         for line in more:
             print(" " * (keys + kinds + 4) + line)
+    if configs := entry.configs():
+        print(f"--config {', '.join(configs)}: settings that are shipped")
 
 
-def train(name: str, words: list[str], config: Path | None, folder: Path | None) -> None:
+def _row(key: str, leaf: Any) -> tuple[str, str, str]:
+    return key, kind_text(leaf.kind, _ends(leaf.low, leaf.high)), leaf.help
+
+
+def train(name: str, words: Sequence[str], config: str | None, folder: Path | None) -> None:
     """A new run, from the first step to its figures on the validation data."""
     entry = find(name)
     settings = entry.settings()
     if config is not None:
-        settings = changed(settings, from_yaml(config), f"{config}: ")
+        path = config_path(entry, config)
+        settings = changed(settings, from_yaml(path), f"{path}: ")
     settings = changed(settings, words_of(words))
-    check_data_root(settings, entry.settings())
-    _need("lightning", "yaml", "sacrebleu", "tokenizers")
-    if (given := os.environ.get("PARSIMAX_RUN")) and os.environ.get("LOCAL_RANK", "0") != "0":
+    settings.check()
+    need(entry)
+    if (given := os.environ.get(SHARED_RUN)) and not _first():
         run = runs.Run(Path(given))  # another process of the same training: the first one made the folder
     else:
-        run = runs.create(entry.name, settings, folder)
-        os.environ["PARSIMAX_RUN"] = str(run.folder)
+        run = runs.create(entry.name, settings, folder, entry.about.needs)
         print(f"run: {run.folder}", flush=True)
-    try:
-        task = entry.recipe().start(settings, run)
-    except ValueError:
-        _remove(run)
-        raise
-    _fit(entry, settings, run, task, resume=False)
+    with _writing(run):
+        try:
+            task = _begun(entry, settings, run)
+        except ValueError:
+            _remove(run)
+            raise
+        _fit(entry, settings, run, task, resume=False)
 
 
-def resume(folder: Path) -> None:
-    """Go on with a run that was stopped."""
+def config_path(entry: Entry, given: str) -> Path:
+    """A file of settings, or one that is shipped with the recipe, by its name."""
+    if given in entry.configs() and not Path(given).exists():
+        return entry.configs()[given]
+    if not Path(given).exists() and not Path(given).suffix:
+        raise SettingsError(unknown(given, [*entry.configs()] or ["no shipped one"], f"config of {entry.name}"))
+    return Path(given)
+
+
+def resume(folder: Path, words: Sequence[str], changed_data: bool) -> None:
+    """Go on with a run that was stopped, with other values of some settings if ``words`` say so."""
+    from .kit import checkpoints, provenance
+
     run = runs.open_run(folder)
     entry = find(run.recipe)
-    settings = run.settings(entry.settings())
-    check_data_root(settings, settings)
+    need(entry)
+    before = run.settings(entry.settings())
+    settings = runs.altered(run, before, words)
+    settings.check()
     recipe = entry.recipe()
-    if not run.last.exists():
-        print(f"{folder} has no checkpoint yet: it begins again", flush=True)
-        _fit(entry, settings, run, recipe.start(settings, run), resume=False)
-    else:
-        _fit(entry, settings, run, recipe.reopen(settings, run), resume=True)
+    with _writing(run):
+        if settings != before and _first():
+            runs.write(run.config, to_yaml(settings))
+        if checkpoints.newest(run) is None:
+            print(f"{folder} has no checkpoint yet: it begins again", flush=True)
+            task = _begun(entry, settings, run)
+        else:
+            provenance.check(recipe, settings, run, ("train", "val"), changed_data)
+            task = recipe.reopen(settings, run)
+        _fit(entry, settings, run, task, resume=True)
 
 
-def evaluate(folder: Path, split: str, checkpoint: str) -> None:
-    run, entry, settings, task = _restored(folder, checkpoint)
-    check_data_root(settings, settings)
-    figures = entry.recipe().evaluate(task, settings, split, _progress)
-    _clear()
-    run.add_results(split if checkpoint == "best" else f"{split}, last checkpoint", figures)
+def evaluate(folder: Path, split: str, checkpoint: str, changed_data: bool) -> None:
+    from .kit import provenance
+
+    run, entry, settings, task = restored(folder, checkpoint)
+    settings.check()
+    provenance.check(entry.recipe(), settings, run, (split,), changed_data)
+    found = entry.recipe().evaluate(task, settings, split, progress)
+    progress("")
+    name = split if checkpoint == "best" else f"{split}, last checkpoint"
+    if lines := [json.dumps(one, ensure_ascii=False) for one in found.outputs]:
+        path = run.outputs(name.replace(", ", "-").replace(" ", "-"))
+        path.parent.mkdir(exist_ok=True)
+        runs.write(path, "\n".join(lines))
+    run.add_results(name, found.figures)
     print(f"{folder}, {split}, {checkpoint} checkpoint")
-    print_figures(figures)
+    print_figures(found.figures)
+    if lines:
+        print(f"outputs: {path}")
 
 
-def predict(folder: Path, checkpoint: str, lines: Iterable[str], wanted: Wanted) -> None:
-    _, entry, settings, task = _restored(folder, checkpoint)
-    for output in entry.recipe().predict(
-        task, settings, (line.rstrip("\r\n").removeprefix("\ufeff") for line in lines), wanted
-    ):
-        print(output, flush=True)
+def predict(folder: Path, checkpoint: str, source: Path | None, form: str | None, given: Namespace) -> int:
+    """An answer for each line of a file or of the standard input; the status is 1 if a line has none."""
+    from .kit import answers, inputs, options
+
+    run = runs.open_run(folder)
+    wanted = options.chosen(find(run.recipe).about.options, given, run.recipe)
+    _, entry, settings, task = restored(folder, checkpoint)
+    chosen: Any = form or inputs.FORMS.get(source.suffix if source else "", "text")
+    failed = count = 0
+    with source.open("rb") if source else contextlib.nullcontext(sys.stdin.buffer) as lines:
+        groups = answers.arriving(lines)
+        for answer in answers.answers(entry.recipe(), task, settings, wanted, groups, chosen):
+            for note in answer.notes:
+                print(f"parsimax: {note}", file=sys.stderr, flush=True)
+            for line in answer.lines:
+                print(line, flush=True)
+            failed, count = failed + answer.failed, count + 1
+    if failed:
+        print(f"parsimax: {failed} of {count} lines have no answer; each is marked in its place", file=sys.stderr)
+    return int(failed > 0)
 
 
 def report(folder: Path, out: Path | None, checkpoint: str) -> None:
-    run, entry, settings, task = _restored(folder, checkpoint)
-    check_data_root(settings, settings)
+    run, entry, settings, task = restored(folder, checkpoint)
+    settings.check()
     for path in entry.recipe().report(task, settings, run, out or folder / "report"):
         print(path)
 
@@ -115,69 +164,74 @@ def compare(folders: list[Path], split: str) -> None:
     configs = [{"recipe": run.recipe, **from_yaml(run.config)} for run in opened]
     rows: list[list[str]] = [["", *(str(folder) for folder in folders)]]
     for key in dict.fromkeys(key for config in configs for key in config):
-        values = [_cell(config.get(key)) for config in configs]
+        values = [cell(config.get(key)) for config in configs]
         if len({*values}) > 1:
             rows.append([key, *values])
     known = [result or {} for result in results]
     for key in dict.fromkeys(key for result in known for key in result):
-        rows.append([key, *(_cell(result.get(key)) for result in known)])
+        rows.append([key, *(cell(result.get(key)) for result in known)])
     print_table(rows)
 
 
-def print_figures(figures: dict[str, Any]) -> None:
-    print_table([[name, _cell(value)] for name, value in figures.items()])
+def _first() -> bool:
+    """Whether this is the first or only process of a training."""
+    return os.environ.get("LOCAL_RANK", "0") == "0"
 
 
-def print_table(rows: list[list[str]]) -> None:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        cells = [row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True))]
-        print("  ".join(cells).rstrip())
+@contextlib.contextmanager
+def _writing(run: runs.Run) -> Iterator[None]:
+    if not _first():
+        yield
+        return
+    with durable.only_writer(run.folder):
+        os.environ[SHARED_RUN] = str(run.folder)
+        try:
+            yield
+        finally:
+            del os.environ[SHARED_RUN]
 
 
-OF_FILES = ("languages", "size", "source", "target")  # settings of the data that the embedded default does not have
+def _begun(entry: Entry, settings: Any, run: runs.Run) -> Any:
+    from .kit import provenance
 
-
-def check_data_root(settings: Any, defaults: Any) -> None:
-    root = settings.data.root
-    if root is not None and not root.is_dir():
-        raise SettingsError(f"data.root: {root} is not a folder; leave it out for the embedded data")
-    for name in OF_FILES:
-        if root is None and getattr(settings.data, name, None) != getattr(defaults.data, name, None):
-            raise SettingsError(f"data.{name} chooses among files: give their folder too, data.root=PATH")
+    task = entry.recipe().start(settings, run)
+    provenance.note(entry.recipe(), settings, run)
+    return task
 
 
 def _fit(entry: Entry, settings: Any, run: runs.Run, task: Any, resume: bool) -> None:
-    from .kit.training import fit
+    from .kit.training import fit, restore
 
+    recipe = entry.recipe()
     try:
         fit(task, run, resume)
     except KeyboardInterrupt:
         if run.last.exists():
             print(f"\nstopped; go on by: parsimax train --resume {run.folder}", file=sys.stderr)
         raise
-    if os.environ.get("LOCAL_RANK", "0") != "0":
+    if not _first():
         return
-    best = entry.recipe().restore(settings, run, run.best)
-    figures = entry.recipe().evaluate(best, settings, "val", _progress)
-    figures |= {**entry.recipe().speed(task, settings), **task.pace()}
-    _clear()
+    best = restore(recipe.reopen(settings, run, data=False), run.best)
+    figures = recipe.evaluate(best, settings, "val", progress).figures
+    figures |= {**recipe.speed(task, settings), **task.pace()}
+    progress("")
     run.add_results("val", figures)
     print(f"{run.folder}: on the validation data, with the best checkpoint:")
     print_figures(figures)
 
 
-def _restored(folder: Path, checkpoint: str) -> tuple[runs.Run, Entry, Any, Any]:
+def restored(folder: Path, checkpoint: str) -> tuple[runs.Run, Entry, Any, Any]:
+    """A run, its recipe and settings, and its task with the weights of the best or last checkpoint."""
     run = runs.open_run(folder)
     entry = find(run.recipe)
     settings = run.settings(entry.settings())
+    need(entry)
     path = run.best if checkpoint == "best" else run.last
     if not path.exists():
         raise SettingsError(f"{path} does not exist: the run has not come to its first validation")
-    try:
-        return run, entry, settings, entry.recipe().restore(settings, run, path)
-    except (pickle.UnpicklingError, EOFError, zipfile.BadZipFile) as error:
-        raise SettingsError(f"{path} cannot be read, it is damaged: {error}") from None
+    from .kit.training import restore
+
+    return run, entry, settings, restore(entry.recipe().reopen(settings, run, data=False), path)
 
 
 def _remove(run: runs.Run) -> None:
@@ -187,12 +241,13 @@ def _remove(run: runs.Run) -> None:
     run.folder.rmdir()
 
 
-def _need(*modules: str) -> None:
+def need(entry: Entry) -> None:
     from importlib.util import find_spec
 
-    if missing := [name for name in modules if find_spec(name) is None]:
+    if missing := [name for name in (*NEEDED, *entry.about.needs) if find_spec(name) is None]:
         raise SettingsError(
-            f"recipes need {', '.join(missing)}; install with: python -m pip install 'parsimax[recipes]'"
+            f"the recipe {entry.name} needs {', '.join(missing)}; "
+            f"install with: python -m pip install 'parsimax[recipes]'"
         )
 
 
@@ -200,23 +255,3 @@ def _ends(low: float | None, high: float | None) -> str:
     if low is None and high is None:
         return ""
     return f" ≥ {low:g}" if high is None else f" {low or 0:g}…{high:g}"
-
-
-def _cell(value: Any) -> str:
-    if isinstance(value, dict):
-        return ", ".join(f"{key} {_cell(one)}" for key, one in value.items())
-    if isinstance(value, (list, tuple)):
-        return " ".join(map(_cell, value))
-    if isinstance(value, float):
-        return "–" if math.isnan(value) else f"{value:.4g}"
-    return "–" if value is None else str(value)
-
-
-def _progress(text: str) -> None:
-    if sys.stderr.isatty():
-        print(f"\r\033[K{text}", end="", file=sys.stderr, flush=True)
-
-
-def _clear() -> None:
-    if sys.stderr.isatty():
-        print("\r\033[K", end="", file=sys.stderr, flush=True)

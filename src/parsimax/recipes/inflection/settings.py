@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 from ..kit import recipe as kit
 from ..kit.choice import Choice
 from ..kit.settings import group, setting
+from ..text.seq2seq import settings as seq2seq
 from ..text.seq2seq.settings import Search
+from ..text.settings import Train
 
 
 @dataclass(frozen=True)
 class Data(kit.Data):
     """SIGMORPHON files: ``LANGUAGE-train-SIZE``, ``LANGUAGE-dev``, ``LANGUAGE-test``; lemma, form and tags by tabs."""
+
+    of_files: ClassVar[tuple[str, ...]] = ("languages", "size")
 
     languages: tuple[str, ...] = setting((), "languages of one shared model, by commas; all there are if empty")
     size: Literal["low", "medium", "high"] = setting("medium", "which training files")
@@ -39,4 +43,21 @@ class Settings(kit.Settings):
     data: Data = group(Data)
     model: Model = group(Model)
     search: Search = group(Search, longest=60)
-    train: kit.Train = group(kit.Train, steps=1500, eval_every=250, batch_tokens=1024, lr=2e-3, warmup=100)
+    train: Train = group(Train, steps=1500, eval_every=250, batch_tokens=1024, lr=2e-3, warmup=100)
+
+
+@dataclass(frozen=True)
+class Options(seq2seq.Options):
+    """How lines are read, and what is printed."""
+
+    language: str = setting(
+        "", "language of lines with lemma and tags, or lemma, form and tags, as SIGMORPHON has them"
+    )
+
+
+ABOUT = kit.About(
+    "character LSTM that inflects words with sparse attention and output (Peters 2019)",
+    Settings,
+    Options,
+    needs=("sacrebleu", "rapidfuzz"),
+)

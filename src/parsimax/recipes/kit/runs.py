@@ -7,16 +7,18 @@ import json
 import os
 import platform
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import Any, TypeVar
 
-from .settings import SettingsError, changed, from_yaml, to_yaml
+from .durable import PART
+from .durable import write as write
+from .settings import SettingsError, changed, flat, from_yaml, leaves, to_yaml, words_of
 
 S = TypeVar("S")
-PACKAGES = ("parsimax", "torch", "lightning", "transformers", "tokenizers", "sacrebleu", "numpy")
+PACKAGES = ("parsimax", "torch", "lightning", "numpy")  # and those that the recipe needs
 
 
 @dataclass(frozen=True)
@@ -38,6 +40,11 @@ class Run:
         return self.folder / "metrics.csv"
 
     @property
+    def data(self) -> Path:
+        """Hashes of the files that the run was begun with."""
+        return self.folder / "data.json"
+
+    @property
     def last(self) -> Path:
         return self.folder / "checkpoints" / "last.ckpt"
 
@@ -46,23 +53,33 @@ class Run:
         return self.folder / "checkpoints" / "best.ckpt"
 
     @property
+    def previous(self) -> Path:
+        """What ``last`` was before it, for the case that it cannot be read."""
+        return self.folder / "checkpoints" / "previous.ckpt"
+
+    @property
     def results(self) -> Path:
         return self.folder / "results.json"
 
+    def outputs(self, split: str) -> Path:
+        return self.folder / "outputs" / f"{split}.jsonl"
+
     @property
     def recipe(self) -> str:
-        name: str = json.loads(self.about.read_text(encoding="utf-8"))["recipe"]
+        name = read_json(self.about).get("recipe")
+        if not isinstance(name, str):
+            raise SettingsError(f"{self.about} does not say of which recipe the run is; it is damaged")
         return name
 
     def settings(self, defaults: S) -> S:
         return changed(defaults, from_yaml(self.config), f"{self.config}: ")
 
+    def rows(self) -> list[dict[str, str]]:
+        return read_metrics(self.metrics)
+
     def read_results(self) -> dict[str, dict[str, Any]]:
         """What was measured, by split."""
-        if not self.results.exists():
-            return {}
-        results: dict[str, dict[str, Any]] = json.loads(self.results.read_text(encoding="utf-8"))
-        return results
+        return read_json(self.results) if self.results.exists() else {}
 
     def add_results(self, split: str, figures: Mapping[str, Any]) -> None:
         """Keep the figures of a split beside those of the others; those that are not measured again stay."""
@@ -72,11 +89,11 @@ class Run:
         write(self.results, json.dumps(known, indent=1, ensure_ascii=False))
 
 
-def create(recipe: str, settings: Any, folder: Path | None = None) -> Run:
+def create(recipe: str, settings: Any, folder: Path | None = None, packages: Sequence[str] = ()) -> Run:
     """A new folder: the one that is named, which must not hold anything, or the next number under ``runs/recipe``."""
     if folder is None:
         folder = _next_folder(Path("runs") / recipe)
-    elif folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+    elif folder.exists() and (not folder.is_dir() or not _unbegun(folder)):
         raise SettingsError(
             f"{folder} exists and is not overwritten; go on with it by `parsimax train --resume {folder}`, "
             f"or name another folder"
@@ -84,8 +101,13 @@ def create(recipe: str, settings: Any, folder: Path | None = None) -> Run:
     folder.mkdir(parents=True, exist_ok=True)
     run = Run(folder)
     write(run.config, to_yaml(settings))
-    write(run.about, json.dumps({"recipe": recipe, **versions()}, indent=1))
+    write(run.about, json.dumps({"recipe": recipe, **versions(packages)}, indent=1))
     return run
+
+
+def _unbegun(folder: Path) -> bool:
+    """Whether nothing is in the folder but what a training leaves that was killed before its run was made."""
+    return all(path.name in ("config.yaml", ".lock") or path.suffix == PART for path in folder.iterdir())
 
 
 def _next_folder(parent: Path) -> Path:
@@ -98,6 +120,18 @@ def _next_folder(parent: Path) -> Path:
     raise AssertionError
 
 
+def altered(run: Run, settings: S, words: Sequence[str]) -> S:
+    """The settings of a run that goes on with other values, where that is possible; its file says so too."""
+    if not words:
+        return settings
+    made = changed(settings, words_of(words))
+    before, fixed = flat(settings), {leaf.key for leaf in leaves(settings) if not leaf.later}
+    if wrong := [key for key, value in flat(made).items() if key in fixed and value != before[key]]:
+        free = ", ".join(leaf.key for leaf in leaves(settings) if leaf.later)
+        raise SettingsError(f"{wrong[0]} is fixed since the run began; begin another run, or change only {free}")
+    return made
+
+
 def open_run(folder: Path) -> Run:
     run = Run(folder)
     if not run.about.is_file() or not run.config.is_file():
@@ -107,9 +141,9 @@ def open_run(folder: Path) -> Run:
     return run
 
 
-def versions() -> dict[str, Any]:
+def versions(packages: Sequence[str] = ()) -> dict[str, Any]:
     found = {}
-    for name in PACKAGES:
+    for name in (*PACKAGES, *packages):
         try:
             found[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
@@ -122,19 +156,32 @@ def versions() -> dict[str, Any]:
     }
 
 
-def write(path: Path, text: str) -> None:
-    """Replace a file as a whole: a crash leaves the old one or the new one, never half of it."""
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
-    beside.write_text(text if text.endswith("\n") else f"{text}\n", encoding="utf-8")
-    beside.replace(path)
+def read_json(path: Path) -> dict[str, Any]:
+    """A file of the run; SettingsError where it is not what was written."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise SettingsError(f"cannot read {path}: {error.strerror}") from None
+    except ValueError as error:
+        raise SettingsError(f"{path} is damaged, it is not JSON: {error}; bring it back from a copy") from None
+    if not isinstance(content, dict):
+        raise SettingsError(f"{path} is damaged: it must hold an object, got a {type(content).__name__}")
+    return content
 
 
 def read_metrics(path: Path) -> list[dict[str, str]]:
     """The rows of a metrics file: one a line, ``step`` first."""
     if not path.exists():
         return []
-    with path.open(encoding="utf-8", newline="") as file:
-        return [row for row in csv.DictReader(file) if row.get("step")]
+    try:
+        with path.open(encoding="utf-8", newline="") as file:
+            rows = [row for row in csv.DictReader(file) if row.get("step")]
+        if all(row["step"].isdigit() for row in rows):
+            return rows
+        problem = "a step is no number"
+    except (UnicodeDecodeError, csv.Error) as error:
+        problem = str(error)
+    raise SettingsError(f"{path} is damaged: {problem}; move it away, and it begins anew")
 
 
 def free(parent: Path) -> Iterator[Path]:

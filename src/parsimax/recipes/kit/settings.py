@@ -5,7 +5,9 @@ Nothing heavy is imported here, so that a mistake in a setting is told before to
 
 from __future__ import annotations
 
+import contextlib
 import difflib
+import operator
 import types
 from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
@@ -21,9 +23,14 @@ class SettingsError(ValueError):
     """A key that does not exist or a value that does not fit, with what to write instead."""
 
 
-def setting(default: Any, text: str, *, low: float | None = None, high: float | None = None) -> Any:
-    """A field of a settings class: its default, what it does, and the ends of a number (inclusive)."""
-    return field(default=default, metadata={"help": text, "low": low, "high": high})
+def setting(
+    default: Any, text: str, *, low: float | None = None, high: float | None = None, later: bool = False
+) -> Any:
+    """A field of a settings class: its default, what it does, the ends of a number (inclusive).
+
+    ``later`` says that a run that has begun may go on with another value.
+    """
+    return field(default=default, metadata={"help": text, "low": low, "high": high, "later": later})
 
 
 def group(kind: type[S], **other: Any) -> S:
@@ -42,6 +49,7 @@ class Leaf:
     help: str
     low: float | None
     high: float | None
+    later: bool
 
 
 def leaves(settings: Any, prefix: str = "") -> Iterator[Leaf]:
@@ -53,7 +61,7 @@ def leaves(settings: Any, prefix: str = "") -> Iterator[Leaf]:
             yield from leaves(value, f"{key}.")
         else:
             about = one.metadata
-            yield Leaf(key, hints[one.name], value, about["help"], about["low"], about["high"])
+            yield Leaf(key, hints[one.name], value, about["help"], about["low"], about["high"], about["later"])
 
 
 def flat(settings: Any) -> dict[str, Any]:
@@ -101,7 +109,7 @@ def from_yaml(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise SettingsError(f"cannot read {path}: {error.strerror}") from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise SettingsError(f"{path} is not YAML: {error}") from None
+        raise SettingsError(f"{path} is not YAML: {' '.join(str(error).split())}") from None
     if content is None:
         return {}
     if not isinstance(content, dict):
@@ -181,34 +189,36 @@ def _put(settings: Any, keys: list[str], value: Any) -> Any:
 
 
 def _read(value: Any, leaf: Leaf, source: str) -> Any:
-    kinds = get_args(leaf.kind) if get_origin(leaf.kind) in (Union, types.UnionType) else (leaf.kind,)
-    for kind in kinds:
-        try:
-            made = _convert(value, kind)
-        except (TypeError, ValueError):
-            continue
-        for bound, wrong, side in ((leaf.low, "<", "least"), (leaf.high, ">", "most")):
-            outside = isinstance(made, (int, float)) and bound is not None
-            if outside and not isinstance(made, bool) and (made < bound if wrong == "<" else made > bound):
+    try:
+        made = as_kind(value, leaf.kind)
+    except (TypeError, ValueError):
+        kinds = get_args(leaf.kind) if get_origin(leaf.kind) in (Union, types.UnionType) else (leaf.kind,)
+        options = [str(one) for kind in kinds if get_origin(kind) is Literal for one in get_args(kind)]
+        near = difflib.get_close_matches(str(value), options, 1, 0.5)
+        hint = f"; did you mean {near[0]}?" if near else ""
+        raise SettingsError(f"{source}{leaf.key} must be {kind_text(leaf.kind)}, got {value!r}{hint}") from None
+    if isinstance(made, (int, float)) and not isinstance(made, bool):
+        for bound, outside, side in ((leaf.low, operator.lt, "least"), (leaf.high, operator.gt, "most")):
+            if bound is not None and outside(made, bound):
                 raise SettingsError(f"{source}{leaf.key} must be at {side} {bound:g}, got {value}")
-        return made
-    options = [str(one) for kind in kinds if get_origin(kind) is Literal for one in get_args(kind)]
-    near = difflib.get_close_matches(str(value), options, 1, 0.5)
-    hint = f"; did you mean {near[0]}?" if near else ""
-    raise SettingsError(f"{source}{leaf.key} must be {kind_text(leaf.kind)}, got {value!r}{hint}")
+    return made
 
 
-def _convert(value: Any, kind: Any) -> Any:
+def as_kind(value: Any, kind: Any) -> Any:
     """``value`` as ``kind``; ValueError or TypeError where it is not one."""
+    if get_origin(kind) in (Union, types.UnionType):
+        return _first(value, get_args(kind))
     if get_origin(kind) is Literal:
         return {str(one): one for one in get_args(kind)}[_checked(str(value), {str(one) for one in get_args(kind)})]
     if get_origin(kind) is tuple:
         parts = value.split(",") if isinstance(value, str) else value
-        return tuple(_convert(part, get_args(kind)[0]) for part in parts if part != "")
+        return tuple(as_kind(part, get_args(kind)[0]) for part in parts if part != "")
     if kind in (bool, types.NoneType):
         words = NOTHING if kind is types.NoneType else TRUTH
         return words[_checked(str(value).lower(), words)]
     if value is None or isinstance(value, bool) or (kind is Path and value in ("", "none", "null")):
+        raise ValueError
+    if kind is str and not isinstance(value, (str, int, float)):
         raise ValueError
     if kind is Path:
         return Path(value).expanduser().absolute()  # a run may be opened from elsewhere
@@ -216,6 +226,14 @@ def _convert(value: Any, kind: Any) -> Any:
     if made != made or (kind is int and isinstance(value, float) and made != value):
         raise ValueError
     return made
+
+
+def _first(value: Any, kinds: Sequence[Any]) -> Any:
+    """``value`` as the first of ``kinds`` that it can be."""
+    for kind in kinds:
+        with contextlib.suppress(TypeError, ValueError):
+            return as_kind(value, kind)
+    raise ValueError
 
 
 def _checked(word: str, words: Container[str]) -> str:

@@ -1,86 +1,99 @@
-"""Training by Lightning, in steps: progress, checkpoints, early stopping, logs; and the same numbers on resuming."""
+"""Training by Lightning, in steps: progress, checkpoints, patience, logs; and the same numbers on resuming."""
 
 from __future__ import annotations
 
 import contextlib
 import csv
+import io
 import logging
 import math
-import signal
 import statistics
-import sys
-import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from typing import Any
+from pathlib import Path
+from typing import Any, Generic, TypeVar
 
 import lightning as L
 import torch
-from lightning.pytorch.callbacks import Callback, EarlyStopping, ModelCheckpoint, TQDMProgressBar
-from lightning.pytorch.callbacks.progress.tqdm_progress import Tqdm
 from lightning.pytorch.loggers import Logger, TensorBoardLogger
 from lightning.pytorch.utilities import rank_zero_only
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
-from .batches import Endless
+from . import checkpoints, durable
+from .batches import Batches, Endless
 from .recipe import Train
-from .runs import Run, read_metrics
+from .runs import Run
+from .watch import Bar, Interrupt, Keeper, Lines
+
+B = TypeVar("B")
 
 
-class Trained(L.LightningModule):
-    """A module that trains in steps. A recipe gives ``loss`` and ``validate``; order, seeds and rates are done here.
+class Task(L.LightningModule, Generic[B]):
+    """What a recipe trains: it gives ``loss`` and ``validate``; order, seeds, rates and logs are done here.
 
     Args:
         train: the shared settings.
-        sizes: tokens of each training example.
-        make: indices of training examples → batch.
+        batches: of the training data.
     """
 
-    monitor = "val/loss"
+    monitor = "loss"  # the figure of ``validate`` that says what is best; of equals the one with less loss
     mode = "min"
+    unit = "examples"  # of ``amount``
 
-    def __init__(self, train: Train, sizes: list[int], make: Callable[[list[int]], Any]) -> None:
+    def __init__(self, train: Train, batches: Batches[B]) -> None:
         super().__init__()
-        self.train_settings = train
-        self.sizes, self.make = sizes, make
+        self.train_settings, self.batches = train, batches
         self._since: float | None = None
         self._paces: list[float] = []
+        self._amount, self._busy = 0, 0.0  # since the last row of the log
         self.seconds = 0.0  # of training, those before a resumption too
 
-    def loss(self, batch: Any) -> Tensor:
+    def loss(self, batch: B) -> Tensor:
         raise NotImplementedError
 
     def validate(self) -> dict[str, float]:
-        """Figures on the validation data; ``monitor`` is one of them, without its ``val/``."""
+        """Figures on the validation data; ``monitor`` is one of them."""
         raise NotImplementedError
 
-    def training_step(self, batch: Any, index: int) -> Tensor:
+    def amount(self, batch: B) -> int:
+        """How much a batch holds, in ``unit``."""
+        raise NotImplementedError
+
+    @property
+    def _logs_now(self) -> bool:
+        return (self.global_step + 1) % log_every(self.train_settings) == 0
+
+    def training_step(self, batch: B, index: int) -> Tensor:
         loss = self.loss(batch)
         if not torch.isfinite(loss):
             raise RuntimeError(
                 f"the loss is {loss.item()} at step {self.global_step}; lower train.lr or raise train.warmup"
             )
-        self.log("train/loss", loss, prog_bar=True)
+        self.log("train/loss", loss)
+        self._amount += self.amount(batch)
         return loss
 
-    def on_train_batch_start(self, batch: Any, index: int) -> None:
+    def on_before_optimizer_step(self, optimizer: Any) -> None:
+        if self._logs_now:
+            grads = [parameter.grad for parameter in self.parameters() if parameter.grad is not None]
+            self.log("train/lr", optimizer.param_groups[0]["lr"])
+            self.log("train/gradient norm", nn.utils.get_total_norm(grads))
+
+    def on_train_batch_start(self, batch: B, index: int) -> None:
         # Dropout is a function of seed, step and rank, so that a resumed run draws what the whole run drew.
         self._since = time.perf_counter()
         torch.manual_seed((self.train_settings.seed * 1_000_003 + self.global_step) * 64 + self.global_rank)
 
     def validation_step(self, batch: Any, index: int) -> None:
         for name, value in self.validate().items():
-            self.log(f"val/{name}", value, prog_bar=f"val/{name}" == self.monitor, sync_dist=True, batch_size=1)
+            self.log(f"val/{name}", value, sync_dist=True, batch_size=1)
 
     def train_dataloader(self) -> Any:
-        settings = self.train_settings
         data = Endless(
-            self.sizes,
-            settings.batch_tokens,
-            settings.seed,
-            self.make,
+            self.batches,
+            self.train_settings.seed,
             lambda: self.global_step,
             lambda: (self.trainer.global_rank, self.trainer.world_size),
         )
@@ -90,16 +103,25 @@ class Trained(L.LightningModule):
         return DataLoader([0], batch_size=None)  # type: ignore[arg-type]  # one step, which validates everything
 
     def on_train_batch_end(self, *arguments: Any) -> None:
-        now = time.perf_counter()
-        if self._since is not None:
-            self._paces.append(now - self._since)
-            self.seconds += now - self._since
+        if self._since is None:
+            return
+        took = time.perf_counter() - self._since
+        self._paces.append(took)
+        self.seconds += took
+        self._busy += took
+        if self.global_step % log_every(self.train_settings) == 0:
+            self.log(f"train/{self.unit} a second", self._amount / self._busy)
+            self._amount, self._busy = 0, 0.0
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         checkpoint["training seconds"] = self.seconds
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         self.seconds = checkpoint.get("training seconds", 0.0)
+        for state in (one for states in checkpoint["optimizer_states"] for one in states["state"].values()):
+            for name in ("exp_avg", "exp_avg_sq"):
+                if state[name].dim() == 0:  # a single learned α was a scalar once
+                    state[name] = state[name].reshape(1)
 
     def pace(self) -> dict[str, float]:
         """Milliseconds of a training step, the median without the time between steps, and seconds of all steps."""
@@ -132,16 +154,18 @@ def rate_at(step: int, settings: Train) -> float:
     return 1.0
 
 
+def log_every(settings: Train) -> int:
+    return min(50, settings.eval_every)
+
+
 class Metrics(Logger):
     """``metrics.csv``: a row for each time something was logged. Rows of steps that are done again are dropped."""
 
     def __init__(self, run: Run, resumed_from: int | None) -> None:
         super().__init__()
         self.path = run.metrics
-        before = [
-            row for row in read_metrics(self.path) if resumed_from is not None and int(row["step"]) < resumed_from
-        ]
-        self.rows: list[dict[str, Any]] = list(before)
+        before = run.rows() if resumed_from is not None else []
+        self.rows: list[dict[str, Any]] = [row for row in before if int(row["step"]) < (resumed_from or 0)]
 
     @property
     def name(self) -> str:
@@ -163,97 +187,43 @@ class Metrics(Logger):
     @rank_zero_only
     def save(self) -> None:
         names = list(dict.fromkeys(name for row in self.rows for name in row))
-        beside = self.path.with_name(".metrics.csv")
-        with beside.open("w", encoding="utf-8", newline="") as file:
-            writer = csv.DictWriter(file, names)
-            writer.writeheader()
-            writer.writerows(self.rows)
-        beside.replace(self.path)
+        text = io.StringIO(newline="")
+        writer = csv.DictWriter(text, names)
+        writer.writeheader()
+        writer.writerows(self.rows)
+        durable.replace(self.path, text.getvalue().encode())
 
     def finalize(self, status: str) -> None:
         if self.rows:
             self.save()
 
 
-class Bar(TQDMProgressBar):
-    """Steps, rate and time left on one line; validation is part of a step."""
+def fit(
+    task: Task[Any],
+    run: Run,
+    resume: bool = False,
+    say: Callable[[str], None] = print,
+    watched: bool = True,
+) -> None:
+    """Train ``task`` into ``run``; with ``resume`` from its newest checkpoint that can be read, if there is one.
 
-    def init_validation_tqdm(self) -> Any:
-        return Tqdm(disable=True)
-
-    def on_train_epoch_start(self, trainer: L.Trainer, *arguments: Any) -> None:
-        super().on_train_epoch_start(trainer, *arguments)
-        self.train_progress_bar.initial = 0
-        self.train_progress_bar.set_description("Training")
-
-
-class Interrupt(Callback):
-    """The first Ctrl-C ends training after the step it meets, so that the state is whole; the second at once."""
-
-    def __init__(self) -> None:
-        self.met = False
-
-    def on_train_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
-        if threading.current_thread() is threading.main_thread():
-            self.before = signal.signal(signal.SIGINT, lambda number, frame: self.stop(trainer))
-
-    def stop(self, trainer: L.Trainer) -> None:
-        if self.met:
-            raise KeyboardInterrupt
-        self.met = trainer.should_stop = True
-        trainer.limit_val_batches = 0  # a validation here is one that the whole run does not make
-
-    def teardown(self, trainer: L.Trainer, module: L.LightningModule, stage: str) -> None:
-        if hasattr(self, "before"):
-            signal.signal(signal.SIGINT, self.before)
-
-
-class Checkpoint(ModelCheckpoint):
-    """Knows what it saved also after the run's folder was moved."""
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        before, now = state_dict["dirpath"], str(self.dirpath)
-
-        def moved(value: Any) -> Any:
-            if isinstance(value, dict):
-                return {moved(key): one for key, one in value.items()}
-            return value.replace(before, now, 1) if isinstance(value, str) and value.startswith(before) else value
-
-        super().load_state_dict({name: moved(value) for name, value in state_dict.items()})
-
-
-def _ended(saved: dict[str, Any], settings: Train) -> bool:
-    """Whether training is over: all steps are done, or patience is."""
-    stops = [state for name, state in saved["callbacks"].items() if name.startswith("EarlyStopping")]
-    return saved["global_step"] >= settings.steps or any(stop["wait_count"] >= stop["patience"] for stop in stops)
-
-
-def fit(model: Trained, run: Run, resume: bool = False, bar: bool | None = None) -> None:
-    """Train ``model`` into ``run``; with ``resume`` from its last checkpoint."""
-    settings = model.train_settings
-    checkpoint = run.last if resume else None
-    saved = torch.load(run.last, weights_only=False, map_location="cpu") if checkpoint else None
-    step = saved["global_step"] if saved else None
-    if saved and _ended(saved, settings):
-        model.on_load_checkpoint(saved)
-        model.load_state_dict(saved["state_dict"])
-        return
+    ``watched`` shows progress: a bar on a terminal, else a line for each validation.
+    """
+    settings = task.train_settings
+    found = checkpoints.newest(run) if resume else None
+    keeper = Keeper(run, settings.patience)
+    if found:
+        saved, path, wrong = found
+        if path != run.last:
+            say(f"{'; '.join(wrong)}. Going on from {path}, step {saved['global_step']}")
+            durable.replace(run.last, path.read_bytes())  # the run is whole again
+        keeper.load_state_dict(Keeper.state_of(saved))
+        if saved["global_step"] >= settings.steps or keeper.lost_patience:
+            task.on_load_checkpoint(saved)
+            task.load_state_dict(saved["state_dict"])
+            return
     interrupt = Interrupt()
-    kept: dict[str, Any] = {"enable_version_counter": False, "save_on_train_epoch_end": False}
-    callbacks: list[Callback] = [
-        Checkpoint(run.best.parent, run.best.stem, model.monitor, mode=model.mode, **kept),
-        Checkpoint(run.last.parent, run.last.stem, **kept),  # after every validation, better or not
-        interrupt,
-    ]
-    if settings.patience:
-        callbacks.append(EarlyStopping(model.monitor, mode=model.mode, patience=settings.patience))
-    if bar is None:
-        bar = sys.stderr.isatty()
-    if bar:
-        callbacks.append(Bar(refresh_rate=10))
-    loggers: list[Logger] = [Metrics(run, step)]
-    if settings.tensorboard:
-        loggers.append(TensorBoardLogger(run.folder, "tensorboard", ""))
+    watch = [(Bar if Bar.possible() else Lines)(settings.steps)] if watched else []
     with _quiet():
         trainer = L.Trainer(
             accelerator=settings.accelerator,
@@ -265,22 +235,44 @@ def fit(model: Trained, run: Run, resume: bool = False, bar: bool | None = None)
             val_check_interval=min(settings.eval_every, settings.steps),
             check_val_every_n_epoch=None,
             gradient_clip_val=settings.clip or None,
-            callbacks=callbacks,
-            logger=loggers,
-            log_every_n_steps=min(50, settings.eval_every),
+            callbacks=[*watch, keeper, interrupt],
+            logger=_loggers(run, settings, found[0]["global_step"] if found else None),
+            log_every_n_steps=log_every(settings),
             num_sanity_val_steps=0,
+            enable_checkpointing=False,  # the keeper does it
             enable_model_summary=False,
-            enable_progress_bar=bar,
+            enable_progress_bar=False,
             default_root_dir=run.folder,
+            plugins=[checkpoints.WholeFiles(run)],
         )
         try:
-            trainer.fit(model, ckpt_path=checkpoint, weights_only=False)
+            with interrupt.during(trainer):
+                trainer.fit(task, ckpt_path=run.last if found else None, weights_only=True)
         except SystemExit:  # how Lightning ends after Ctrl-C
             raise KeyboardInterrupt from None
         if trainer.global_step % trainer.val_check_interval:  # the steps after the last validation
             trainer.save_checkpoint(run.last)
     if interrupt.met:
         raise KeyboardInterrupt
+
+
+def _loggers(run: Run, settings: Train, step: int | None) -> list[Logger]:
+    own: list[Logger] = [Metrics(run, step)]
+    return [*own, TensorBoardLogger(run.folder, "tensorboard", "")] if settings.tensorboard else own
+
+
+def restore(task: Task[Any], path: Path) -> Task[Any]:
+    """``task`` with the weights of a checkpoint, ready to predict."""
+    state = checkpoints.weights(path)
+    try:
+        task.load_state_dict(state)
+    except RuntimeError as error:
+        problem = str(error).partition("\n\t")[2].partition("\n")[0]
+        raise checkpoints.CheckpointError(
+            f"{path} does not fit the model of its run's settings: {problem}; config.yaml or the library has changed "
+            f"since it was written"
+        ) from None
+    return task.eval()
 
 
 @contextlib.contextmanager
@@ -296,6 +288,7 @@ def _quiet() -> Iterator[None]:
             warnings.filterwarnings("ignore", ".*does not have many workers.*")
             warnings.filterwarnings("ignore", ".*exists and is not empty.*")  # as it must when resuming
             warnings.filterwarnings("ignore", ".*treespec.*", FutureWarning)  # Lightning's own use of torch
+            warnings.filterwarnings("ignore", ".*callbacks used to create the checkpoint.*")  # of an older version
             yield
     finally:
         for logger, level in zip(loggers, before, strict=True):

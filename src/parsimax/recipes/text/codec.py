@@ -1,17 +1,18 @@
-"""Texts ↔ numbers: symbols for inflection, byte-pair pieces for sentences. A codec is saved beside the checkpoints."""
+"""Texts ↔ numbers: what a vocabulary can do, and byte-pair pieces. A codec is saved beside the checkpoints."""
 
 from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..kit.recipe import DataError
-from ..kit.runs import write
+from ..kit.runs import read_json, write
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 PAD, BOS, EOS, UNK = range(4)
 SPECIAL = ("<pad>", "<s>", "</s>", "<unk>")
@@ -45,51 +46,32 @@ class Codec(ABC):
         return text
 
     @abstractmethod
-    def save(self, folder: Path) -> None: ...
+    def unseen(self, text: str) -> list[str]:
+        """What of a source the codec has no number for."""
 
-
-@dataclass(frozen=True)
-class Symbols(Codec):
-    """Characters, and whole tags. A source is ``language TAB lemma TAB tags``."""
-
-    names: tuple[str, ...]
-    index: dict[str, int] = field(init=False, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "index", {name: number for number, name in enumerate(self.names)})
+    @abstractmethod
+    def content(self) -> dict[str, Any]:
+        """All that it is, as plain data."""
 
     @classmethod
-    def learn(cls, rows: Iterable[tuple[str, str]]) -> Symbols:
-        """From (source, target) of the training data."""
-        count: Counter[str] = Counter()
-        for source, target in rows:
-            count.update(cls.pieces(source))
-            count.update(target)
-        return cls((*SPECIAL, *sorted(count)))
-
-    @staticmethod
-    def pieces(source: str) -> list[str]:
-        language, lemma, tags = source.split("\t")
-        return [f"<{language}>", *(f"<{tag}>" for tag in tags.split(";") if tag), *lemma]
-
-    @property
-    def size(self) -> int:
-        return len(self.names)
-
-    def source(self, text: str) -> list[int]:
-        return [self.index.get(piece, UNK) for piece in self.pieces(text)]
-
-    def target(self, text: str) -> list[int]:
-        return [self.index.get(letter, UNK) for letter in text]
-
-    def tokens(self, numbers: Iterable[int]) -> list[str]:
-        return [self.names[number] for number in numbers]
-
-    def text(self, numbers: Iterable[int]) -> str:
-        return "".join(self.names[number] for number in numbers if number >= len(SPECIAL))
+    @abstractmethod
+    def of(cls, content: dict[str, Any]) -> Self:
+        """The codec that :meth:`content` describes."""
 
     def save(self, folder: Path) -> None:
-        write(folder / FILE, json.dumps({"kind": "symbols", "names": self.names}, ensure_ascii=False))
+        write(folder / FILE, json.dumps(self.content(), ensure_ascii=False))
+
+    @classmethod
+    def load(cls, folder: Path) -> Self:
+        """The codec of a run."""
+        path = folder / FILE
+        if not path.is_file():
+            raise DataError(f"{folder} has no {FILE}: the run was killed before it read its data, or it was removed")
+        content = read_json(path)
+        try:
+            return cls.of(content)
+        except Exception as error:  # of the library that reads it, too
+            raise DataError(f"{path} is damaged: {type(error).__name__}: {error}; bring it back from a copy") from None
 
 
 class Pieces(Codec):
@@ -100,7 +82,7 @@ class Pieces(Codec):
         tokenizer.encode_special_tokens = True  # a text that says <s> does not mean it
 
     @classmethod
-    def learn(cls, pairs: Iterable[tuple[str, str]], size: int, lowercase: bool) -> Pieces:
+    def learn(cls, pairs: Iterable[tuple[str, str]], size: int, lowercase: bool) -> Self:
         from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
         tokenizer = Tokenizer(models.BPE(unk_token=SPECIAL[UNK]))
@@ -135,19 +117,15 @@ class Pieces(Codec):
         normal: str = self.tokenizer.normalizer.normalize_str(text)
         return normal
 
-    def save(self, folder: Path) -> None:
-        content = {"kind": "pieces", "lowercase": self.lowercase, "tokenizer": self.tokenizer.to_str()}
-        write(folder / FILE, json.dumps(content, ensure_ascii=False))
+    def unseen(self, text: str) -> list[str]:
+        found = self.tokenizer.encode(text)
+        return [text[slice(*place)] for number, place in zip(found.ids, found.offsets, strict=True) if number == UNK]
 
+    def content(self) -> dict[str, Any]:
+        return {"kind": "pieces", "lowercase": self.lowercase, "tokenizer": self.tokenizer.to_str()}
 
-def load(folder: Path) -> Codec:
-    """The codec of a run."""
-    path = folder / FILE
-    if not path.is_file():
-        raise DataError(f"{folder} has no {FILE}: the run was not started by this recipe, or before it read its data")
-    content = json.loads(path.read_text(encoding="utf-8"))
-    if content["kind"] == "symbols":
-        return Symbols(tuple(content["names"]))
-    from tokenizers import Tokenizer
+    @classmethod
+    def of(cls, content: dict[str, Any]) -> Self:
+        from tokenizers import Tokenizer
 
-    return Pieces(Tokenizer.from_str(content["tokenizer"]), content["lowercase"])
+        return cls(Tokenizer.from_str(content["tokenizer"]), content["lowercase"])

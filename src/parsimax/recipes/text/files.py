@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 import gzip
+import zlib
 from pathlib import Path
 
 from ..kit.recipe import DataError
@@ -14,6 +15,8 @@ def find(folder: Path, names: list[str]) -> Path:
     if not folder.is_dir():
         raise DataError(f"data.root: {folder} is not a folder")
     for name in names:
+        if Path(name).name != name:
+            raise DataError(f"{name!r} is not the name of a file in {folder}")
         for path in (folder / name, folder / f"{name}.gz"):
             if path.is_file():
                 return path
@@ -25,8 +28,8 @@ def lines(path: Path) -> list[str]:
     """The lines without their ends. An empty file and bytes that are not UTF-8 are refused."""
     try:
         content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
-    except (OSError, EOFError) as error:
-        raise DataError(f"cannot read {path}: {error}") from None
+    except (OSError, EOFError, zlib.error) as error:
+        raise DataError(f"cannot read {path}, it is damaged or cut off: {error}") from None
     content = content.removeprefix(codecs.BOM_UTF8)
     if not content.strip():
         raise DataError(f"{path} is empty")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
@@ -9,6 +10,7 @@ from ..text import files
 from ..text.codec import Codec, Pieces
 from ..text.seq2seq.model import Seq2Seq
 from ..text.seq2seq.recipe import Pairs, TextRecipe
+from ..text.seq2seq.settings import Options
 from ..text.seq2seq.transformer import Shape, Transformer
 from . import numbers
 from .settings import Settings
@@ -20,20 +22,32 @@ FILES = {
 }
 
 
-class Translation(TextRecipe):
-    name = "translation"
+@dataclass(frozen=True)
+class Sentence:
+    """What a prediction reads."""
+
+    source: str
+
+
+class Translation(TextRecipe[Sentence, Options]):
+    query, codec = Sentence, Pieces
     monitor = "loss"  # few long sentences are exactly right
 
     def pairs(self, settings: Settings, split: str) -> Pairs:
         data = settings.data
         if data.root is None:
             return embedded()[split]
-        source, target = (self._file(data.root, split, language) for language in (data.source, data.target))
-        return files.parallel(source, target)
+        return files.parallel(*self.files(settings, split))
 
-    @staticmethod
-    def _file(root: Path, split: str, language: str) -> Path:
-        return files.find(root, [f"{name}.{language}" for name in FILES[split]])
+    def files(self, settings: Settings, split: str) -> list[Path]:
+        data = settings.data
+        if data.root is None:
+            return []
+        names = ([f"{name}.{language}" for name in FILES[split]] for language in (data.source, data.target))
+        return [files.find(data.root, some) for some in names]
+
+    def source(self, query: Sentence) -> str:
+        return query.source
 
     def learn(self, settings: Settings, pairs: Pairs) -> Codec:
         return Pieces.learn(pairs, settings.data.vocabulary, settings.data.lowercase)

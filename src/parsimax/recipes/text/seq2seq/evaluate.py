@@ -12,8 +12,10 @@ from typing import Any
 import torch
 
 from ....analysis import Recording, measures, record
-from ...kit.batches import in_order
-from ..codec import EOS, PAD, Codec, Symbols
+from ...kit.recipe import Evaluation
+from ..codec import EOS, PAD, Codec
+from ..lengths import in_order
+from ..scores import edits, scores
 from .exact import exact
 from .examples import Examples
 from .model import Seq2Seq
@@ -32,8 +34,8 @@ def spread(count: int, most: int) -> list[int]:
 
 def evaluate(
     model: Seq2Seq, codec: Codec, examples: Examples, search: Search, show: Callable[[str], None]
-) -> dict[str, Any]:
-    """All figures of a split. Outputs are those of a beam; ``show`` gets a line of progress."""
+) -> Evaluation:
+    """All figures of a split and its outputs, which are those of a beam; ``show`` gets a line of progress."""
     model.eval()
     began = time.perf_counter()
     found = decode(model, examples, search, show)
@@ -54,9 +56,11 @@ def evaluate(
         figures |= proved(model, examples, search, found, show)
     figures["next tokens a step"] = next_tokens(model, examples)
     figures |= attention_figures(model, codec, examples)
-    if isinstance(codec, Symbols):
-        figures["accuracy by language"] = by_language(examples, outputs, wanted)
-    return figures
+    rows = (
+        {"source": source, "wanted": right, "output": text, "probability": one.best.probability, "proved": one.exact}
+        for (source, _), right, text, one in zip(examples.texts, wanted, outputs, found, strict=True)
+    )
+    return Evaluation(figures, list(rows))
 
 
 def decode(model: Seq2Seq, examples: Examples, search: Search, show: Callable[[str], None]) -> list[Found]:
@@ -127,29 +131,3 @@ def attention_figures(model: Seq2Seq, codec: Codec, examples: Examples) -> dict[
         if all(row.diversity is not None for row in rows):
             figures[f"diversity ({kind})"] = statistics.fmean(row.diversity for row in rows)
     return figures
-
-
-def scores(outputs: list[str], wanted: list[str]) -> dict[str, float]:
-    """Corpus BLEU and chrF of sacrebleu; no BLEU where no output has four words."""
-    import sacrebleu
-
-    bleu = sacrebleu.corpus_bleu(outputs, [wanted])
-    known = {"BLEU": bleu.score} if bleu.totals[-1] else {}
-    return {**known, "chrF": sacrebleu.corpus_chrf(outputs, [wanted]).score}
-
-
-def edits(one: str, other: str) -> int:
-    """The Levenshtein distance of two texts, in characters."""
-    row = list(range(len(other) + 1))
-    for i, letter in enumerate(one, 1):
-        before, row[0] = row[0], i
-        for j, wanted in enumerate(other, 1):
-            before, row[j] = row[j], min(row[j] + 1, row[j - 1] + 1, before + (letter != wanted))
-    return row[-1]
-
-
-def by_language(examples: Examples, outputs: list[str], wanted: list[str]) -> dict[str, float]:
-    right: dict[str, list[bool]] = defaultdict(list)
-    for (source, _), one, other in zip(examples.texts, outputs, wanted, strict=True):
-        right[source.partition("\t")[0]].append(one == other)
-    return {language: statistics.fmean(marks) for language, marks in right.items()}

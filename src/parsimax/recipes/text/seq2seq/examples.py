@@ -48,11 +48,13 @@ class Examples:
             padded([[*one, EOS] for one in target]),
         )
 
+    def some(self, indices: Sequence[int]) -> Examples:
+        texts, source, target = self.texts, self.source, self.target
+        return Examples([texts[i] for i in indices], [source[i] for i in indices], [target[i] for i in indices])
+
     def within(self, longest: int) -> Examples:
         """Those of at most ``longest`` tokens."""
-        kept = [index for index, size in enumerate(self.sizes) if size <= longest]
-        texts, source, target = self.texts, self.source, self.target
-        return Examples([texts[i] for i in kept], [source[i] for i in kept], [target[i] for i in kept])
+        return self.some([index for index, size in enumerate(self.sizes) if size <= longest])
 
 
 def padded(rows: Sequence[Sequence[int]]) -> Tensor:

@@ -11,29 +11,33 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...kit.batches import in_order
-from ...kit.recipe import Wanted
+from ...kit.recipe import Answer
 from ..codec import BOS, EOS
+from ..lengths import in_order
 from .evaluate import TOKENS
 from .exact import exact
 from .examples import padded
 from .model import Seq2Seq
 from .search import Found, Hypothesis, beam
-from .settings import Search
-from .task import Task
+from .settings import Options, Search
+from .task import Seq2SeqTask
 
 
-def outputs(task: Task, sources: list[str], search: Search, wanted: Wanted) -> Iterator[str]:
-    """The lines for each source, in order. Sources are decoded in groups of similar length."""
+def outputs(task: Seq2SeqTask, sources: list[str], search: Search, wanted: Options) -> list[Answer]:
+    """The answer for each source, in order. Sources are decoded in groups of similar length."""
     rows = [[*task.codec.source(source), EOS] for source in sources]
     width = max(search.beam, wanted.nbest or 1)
     found: dict[int, Found] = {}
     for indices in in_order([len(row) for row in rows], max(1, TOKENS // width)):
         many = beam(task.model, padded([rows[i] for i in indices]), width, search.longest)
         found |= zip(indices, many, strict=True)
-    for index, row in enumerate(rows):
-        one = found[index]
-        yield from lines(task, row, surely(task.model, torch.tensor(row), search, one) if wanted.exact else one, wanted)
+    answers = []
+    for index, (row, source) in enumerate(zip(rows, sources, strict=True)):
+        one = surely(task.model, torch.tensor(row), search, found[index]) if wanted.exact else found[index]
+        unseen = dict.fromkeys(task.codec.unseen(source))
+        notes = tuple(f"{piece!r} was not seen in training" for piece in unseen)
+        answers.append(Answer(tuple(lines(task, row, one, wanted)), notes))
+    return answers
 
 
 def surely(model: Seq2Seq, source: Tensor, search: Search, found: Found) -> Found:
@@ -58,7 +62,7 @@ def aligned(model: Seq2Seq, source: Tensor, hypothesis: Hypothesis) -> Hypothesi
     return replace(hypothesis, attention=torch.stack(seen))
 
 
-def lines(task: Task, row: list[int], found: Found, wanted: Wanted) -> Iterator[str]:
+def lines(task: Seq2SeqTask, row: list[int], found: Found, wanted: Options) -> Iterator[str]:
     codec, kept = task.codec, found.hypotheses[: wanted.nbest or 1]
     if wanted.json:
         known = {
@@ -70,7 +74,7 @@ def lines(task: Task, row: list[int], found: Found, wanted: Wanted) -> Iterator[
     elif wanted.nbest:
         for rank, one in enumerate(kept, 1):
             proof = "proved" if rank == 1 and found.exact else "-"
-            yield f"{rank}\t{math.exp(one.log_prob):.6g}\t{proof}\t{codec.text(one.tokens)}"
+            yield f"{rank}\t{one.probability:.6g}\t{proof}\t{codec.text(one.tokens)}"
     else:
         yield codec.text(kept[0].tokens)
 
@@ -81,7 +85,7 @@ def _known(text: str, tokens: list[str], one: Hypothesis) -> dict[str, Any]:
     weights = [] if one.attention is None else one.attention[one.attention != 0].tolist()
     return {
         "text": text,
-        "probability": math.exp(one.log_prob),
+        "probability": one.probability,
         "tokens": tokens,
         "alignment": [[*place, round(weight, 6)] for place, weight in zip(places, weights, strict=True)],
     }

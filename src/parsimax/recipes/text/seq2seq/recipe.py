@@ -1,33 +1,37 @@
-"""What both recipes do alike once their data are pairs of texts and their model is a Seq2Seq."""
+"""What all recipes do alike once their data are pairs of texts and their model is a Seq2Seq."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import torch
 
-from ...kit.recipe import DataError, Recipe, Wanted
+from ...kit.recipe import Answer, DataError, Evaluation, Recipe
 from ...kit.runs import Run
-from .. import codec as codecs
 from ..codec import Codec
 from .evaluate import evaluate
 from .examples import Examples
 from .model import Seq2Seq
 from .outputs import outputs
 from .report import report
-from .task import Task
+from .settings import Options
+from .task import Seq2SeqTask
 from .twin import beside_softmax
 
 Pairs = list[tuple[str, str]]
+Q = TypeVar("Q")
+O = TypeVar("O", bound=Options)  # noqa: E741
+LONGEST = 2048  # tokens of a source that is to be answered; memory grows with the square
 
 
-class TextRecipe(Recipe):
+class TextRecipe(Recipe[Any, Seq2SeqTask, Q, O]):
     """A recipe on pairs of texts."""
 
     monitor: Literal["accuracy", "loss"] = "accuracy"  # which validation figure says what is best
+    codec: type[Codec]
 
     @abstractmethod
     def pairs(self, settings: Any, split: str) -> Pairs:
@@ -41,6 +45,10 @@ class TextRecipe(Recipe):
     def build(self, settings: Any, codec: Codec) -> Seq2Seq:
         """A fresh model."""
 
+    @abstractmethod
+    def source(self, query: Q) -> str:
+        """The source text of a query."""
+
     def longest(self, settings: Any) -> int | None:
         """Training examples with more tokens are left out; none for all."""
         return None
@@ -49,24 +57,18 @@ class TextRecipe(Recipe):
         """How many validation examples are decoded during training."""
         return 200
 
-    def start(self, settings: Any, run: Run) -> Task:
+    def start(self, settings: Any, run: Run) -> Seq2SeqTask:
         """A fresh task; its codec is saved in the run's folder."""
         train, val = self.pairs(settings, "train"), self.pairs(settings, "val")
         codec = self.learn(settings, train)
         codec.save(run.folder)
         return self._task(settings, codec, train, val)
 
-    def reopen(self, settings: Any, run: Run) -> Task:
-        return self._task(settings, codecs.load(run.folder), self.pairs(settings, "train"), self.pairs(settings, "val"))
+    def reopen(self, settings: Any, run: Run, data: bool = True) -> Seq2SeqTask:
+        train, val = (self.pairs(settings, split) if data else [] for split in ("train", "val"))
+        return self._task(settings, self.codec.load(run.folder), train, val)
 
-    def restore(self, settings: Any, run: Run, checkpoint: Path) -> Task:
-        """The trained task, without its data."""
-        task = self._task(settings, codecs.load(run.folder), [], [])
-        state = torch.load(checkpoint, map_location="cpu", weights_only=False)["state_dict"]
-        task.load_state_dict(state)
-        return task.eval()
-
-    def _task(self, settings: Any, codec: Codec, train: Pairs, val: Pairs) -> Task:
+    def _task(self, settings: Any, codec: Codec, train: Pairs, val: Pairs) -> Seq2SeqTask:
         torch.manual_seed(settings.train.seed)
         model = self.build(settings, codec)
         examples = Examples.of(train, codec)
@@ -75,7 +77,7 @@ class TextRecipe(Recipe):
         if train and not len(kept):
             raise DataError(f"all {len(train)} training pairs have more than data.longest={limit} tokens")
         smoothing, judged = settings.model.smoothing, self.judged(settings)
-        return Task(
+        return Seq2SeqTask(
             model,
             codec,
             kept,
@@ -87,37 +89,23 @@ class TextRecipe(Recipe):
             self.monitor,
         )
 
-    def evaluate(self, task: Task, settings: Any, split: str, show: Callable[[str], None]) -> dict[str, Any]:
+    def evaluate(self, task: Seq2SeqTask, settings: Any, split: str, show: Callable[[str], None]) -> Evaluation:
         examples = Examples.of(self.pairs(settings, split), task.codec)
         return evaluate(task.model, task.codec, examples, settings.search, show)
 
-    def report(self, task: Task, settings: Any, run: Run, folder: Path) -> list[Path]:
+    def report(self, task: Seq2SeqTask, settings: Any, run: Run, folder: Path) -> list[Path]:
         examples = Examples.of(self.pairs(settings, "val"), task.codec)
-        return report(task.model, task.codec, examples, run, folder)
+        return report(task.model, task.codec, examples, settings.search, run, folder)
 
-    def predict(self, task: Task, settings: Any, lines: Iterable[str], wanted: Wanted) -> Iterator[str]:
-        """In order, a group of lines at a time. What stands before a line that is refused is still printed."""
-        waiting: list[str] = []
-        refused = None
-        for number, line in enumerate(lines, 1):
-            try:
-                waiting.append(self.read(line, task.codec))
-            except DataError as error:
-                refused = DataError(f"input, line {number}: {error}")
-                break
-            if len(waiting) == 256:
-                yield from outputs(task, waiting, settings.search, wanted)
-                waiting = []
-        if waiting:
-            yield from outputs(task, waiting, settings.search, wanted)
-        if refused:
-            raise refused
+    def predict(self, task: Seq2SeqTask, settings: Any, queries: Sequence[Q], options: O) -> list[Answer]:
+        return outputs(task, [self.source(query) for query in queries], settings.search, options)
 
-    def speed(self, task: Task, settings: Any) -> dict[str, float]:
-        return beside_softmax(task, settings, self.build)
-
-    def read(self, line: str, codec: Codec) -> str:
-        """A line of input as a source."""
-        if not line.strip():
+    def check(self, task: Seq2SeqTask, query: Q, options: O) -> None:
+        source = self.source(query)
+        if not source.strip():
             raise DataError("it is empty")
-        return line
+        if (count := len(task.codec.source(source))) > LONGEST:
+            raise DataError(f"it has {count} tokens, more than the {LONGEST} that are read")
+
+    def speed(self, task: Seq2SeqTask, settings: Any) -> dict[str, float]:
+        return beside_softmax(task, settings, self.build)

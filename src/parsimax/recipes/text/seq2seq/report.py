@@ -2,57 +2,83 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 from typing import Any
 
-from ....analysis import figures, write_report
-from ...kit.runs import Run, read_metrics
+from ....analysis import figures, measures, write_report
+from ...kit.pictures import curves
+from ...kit.runs import Run
+from ...kit.show import cell
 from ..codec import Codec
-from .evaluate import recorded
+from .evaluate import decode, recorded, spread
 from .examples import Examples
 from .model import Seq2Seq
+from .settings import Search
 
 SHOWN = 12  # examples on the page
 
 
-def report(model: Seq2Seq, codec: Codec, examples: Examples, run: Run, folder: Path) -> list[Path]:
-    """The curves of training, density and α per head, diversity of heads, and ``attention.html``."""
+def report(model: Seq2Seq, codec: Codec, examples: Examples, search: Search, run: Run, folder: Path) -> list[Path]:
+    """The curves of training, density and α per head, diversity of heads, and ``attention.html`` with all of them."""
     folder.mkdir(parents=True, exist_ok=True)
-    recording = recorded(model, codec, examples)
-    drawn = {
-        "training.png": curves(run),
-        "density.png": figures.density(recording),
-        "alpha.png": figures.alpha(recording),
-        "diversity.png": figures.diversity(recording),
-    }
-    written = []
-    for name, figure in drawn.items():
-        if figure is not None:
-            figure.savefig(folder / name, dpi=150)
-            written.append(folder / name)
+    pictures = {}
+    for name, figure in drawn(model, codec, examples, run).items():
+        memory = io.BytesIO()
+        figure.savefig(memory, dpi=150, format="png")
+        pictures[name] = memory.getvalue()
+        (folder / f"{name}.png").write_bytes(pictures[name])
+    shown, captions = both(model, codec, examples, search)
     page = folder / "attention.html"
-    shown = recorded(model, codec, examples, SHOWN)
-    write_report(shown, page, title=f"{run.recipe}: {run.folder}", overwrite=True)
-    return [*written, page]
+    write_report(
+        recorded(model, codec, shown, len(shown)),
+        page,
+        title=f"{run.recipe}: {run.folder}",
+        captions=captions,
+        facts=known(run),
+        pictures=pictures,
+        overwrite=True,
+    )
+    return [*(folder / f"{name}.png" for name in pictures), page]
 
 
-def curves(run: Run) -> Any:
-    """Loss and accuracy over the steps; None before the first validation."""
-    from matplotlib.figure import Figure
+def drawn(model: Seq2Seq, codec: Codec, examples: Examples, run: Run) -> dict[str, Any]:
+    """The figures that have something to show."""
+    recording = recorded(model, codec, examples)
+    heads = measures(recording)
+    found = {"training": curves(run, "loss", "accuracy"), "density": figures.density(recording)}
+    if any(head.alpha is not None for head in heads):
+        found["alpha"] = figures.alpha(recording)
+    if any(head.diversity is not None and head.diversity == head.diversity for head in heads):
+        found["diversity"] = figures.diversity(recording)
+    return {name: figure for name, figure in found.items() if figure is not None}
 
-    rows = read_metrics(run.metrics)
-    series = {
-        name: [(int(row["step"]), float(row[name])) for row in rows if row.get(name)]
-        for name in ("train/loss", "val/loss", "val/accuracy")
+
+def both(model: Seq2Seq, codec: Codec, examples: Examples, search: Search) -> tuple[Examples, list[str]]:
+    """Some examples with the reference as their target and with the model's own output, and what each of them is."""
+    some = examples.some(spread(len(examples), SHOWN))
+    texts, sources, targets, captions = [], [], [], []
+    for index, found in enumerate(decode(model, some, search, lambda text: None)):
+        own, right = list(found.best.tokens), some.target[index]
+        kinds = {"The reference is the target, and the model's own output is the same": right}
+        if own != right:
+            said = codec.text(own) or "nothing"
+            kinds = {
+                "The reference is the target; the model's own output is the next example": right,
+                f"The model's own output is the target: {said}": own,
+            }
+        for caption, target in kinds.items():
+            texts.append(some.texts[index])
+            sources.append(some.source[index])
+            targets.append(target)
+            captions.append(caption)
+    return Examples(texts, sources, targets), captions
+
+
+def known(run: Run) -> dict[str, str]:
+    """What was measured of the run, by split."""
+    return {
+        f"{name} ({split})": cell(value)
+        for split, values in run.read_results().items()
+        for name, value in values.items()
     }
-    if not series["val/loss"]:
-        return None
-    figure = Figure((8, 3.2), layout="constrained")
-    left, right = figure.subplots(1, 2)
-    for name in ("train/loss", "val/loss"):
-        left.plot(*zip(*series[name], strict=True), label=name)
-    right.plot(*zip(*series["val/accuracy"], strict=True), color="tab:green")
-    left.set(xlabel="step", ylabel="loss")
-    right.set(xlabel="step", ylabel="accuracy, greedy", ylim=(0, 1.02))
-    left.legend()
-    return figure

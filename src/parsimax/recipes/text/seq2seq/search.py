@@ -22,6 +22,10 @@ class Hypothesis:
     log_prob: float
     attention: Tensor | None = None  # (tokens + 1, S)
 
+    @property
+    def probability(self) -> float:
+        return math.exp(self.log_prob)
+
 
 @dataclass(frozen=True)
 class Found:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ...kit import recipe as kit
 from ...kit.settings import setting
 
 
@@ -14,3 +15,11 @@ class Search:
     beam: int = setting(5, "hypotheses a step; 1 is greedy", low=1)
     longest: int = setting(100, "tokens of an output at most", low=1)
     exact_budget: int = setting(2000, "prefixes that exact search may open for one output; 0 skips it", low=0)
+
+
+@dataclass(frozen=True)
+class Options(kit.Options):
+    """What to print of each output."""
+
+    nbest: int = setting(0, "this many outputs: rank, probability, proof, text; 0 for the best text alone", low=0)
+    exact: bool = setting(False, "search until the best output is proved, within the budget")

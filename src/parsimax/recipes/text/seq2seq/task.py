@@ -7,17 +7,17 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from ...kit.batches import in_order
-from ...kit.recipe import Train
-from ...kit.training import Trained
+from ...kit.training import Task
 from ..codec import PAD, Codec
+from ..lengths import Bucketed, in_order
+from ..settings import Train
 from .evaluate import TOKENS, spread
 from .examples import Batch, Examples
 from .model import Seq2Seq
 from .search import beam
 
 
-class Task(Trained):
+class Seq2SeqTask(Task[Batch]):
     """Trains ``model`` on ``train`` and validates it on ``val``, both in numbers of ``codec``.
 
     Args:
@@ -32,6 +32,8 @@ class Task(Trained):
         monitor: which validation figure says what is best, "accuracy" or "loss".
     """
 
+    unit = "tokens"
+
     def __init__(
         self,
         model: Seq2Seq,
@@ -44,13 +46,16 @@ class Task(Trained):
         longest: int,
         monitor: Literal["accuracy", "loss"],
     ) -> None:
-        super().__init__(settings, train.sizes, train.batch)
+        super().__init__(settings, Bucketed(train.sizes, settings.batch_tokens, train.batch))
         self.model, self.codec, self.val = model, codec, val
         self.smoothing, self.judged, self.longest = smoothing, judged, longest
-        self.monitor, self.mode = f"val/{monitor}", "max" if monitor == "accuracy" else "min"
+        self.monitor, self.mode = monitor, "max" if monitor == "accuracy" else "min"
 
     def loss(self, batch: Batch) -> Tensor:
         return self.model.loss(batch, self.smoothing)
+
+    def amount(self, batch: Batch) -> int:
+        return int((batch.wanted != PAD).sum() + (batch.source != PAD).sum())
 
     @torch.no_grad()
     def validate(self) -> dict[str, float]:

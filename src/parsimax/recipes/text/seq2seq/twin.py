@@ -6,10 +6,9 @@ import statistics
 import time
 from typing import Any
 
-from ...kit.batches import bucketed
 from ...kit.settings import changed, flat
 from .model import Seq2Seq
-from .task import Task
+from .task import Seq2SeqTask
 
 STEPS = 16
 
@@ -23,16 +22,16 @@ def softmax_words(settings: Any) -> dict[str, str]:
     }
 
 
-def beside_softmax(task: Task, settings: Any, build: Any) -> dict[str, float]:
+def beside_softmax(task: Seq2SeqTask, settings: Any, build: Any) -> dict[str, float]:
     """Forward and backward pass of the trained model and its twin in turns on the same batches: the median ratio."""
     words = softmax_words(settings)
     if not words:
         return {}
     twin: Seq2Seq = build(changed(settings, words), task.codec).to(task.device)
     ratios = []
-    batches = bucketed(task.sizes, settings.train.batch_tokens, settings.train.seed)[: STEPS + 1]
+    batches = task.batches.plan(settings.train.seed)[: STEPS + 1]
     for number, indices in enumerate(batches):
-        batch, seconds = task.make(indices), {}
+        batch, seconds = task.batches.make(indices), {}
         for own in (True, False) if number % 2 else (False, True):  # who goes first changes
             seconds[own] = _seconds(task.model if own else twin, batch, settings.model.smoothing)
         ratios.append(seconds[True] / seconds[False])

@@ -1,0 +1,1 @@
+"""Handwritten digits by a small network whose output is any mapping: sparse ones say which digits are impossible."""

@@ -1,0 +1,30 @@
+"""The curves of a run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .runs import Run
+
+
+def curves(run: Run, *names: str) -> Any:
+    """A figure of ``val/`` and ``train/`` values of each name over the steps; None before the first validation."""
+    from matplotlib.figure import Figure
+
+    rows = run.rows()
+    series = {
+        key: [(int(row["step"]), float(row[key])) for row in rows if row.get(key)]
+        for name in names
+        for key in (f"train/{name}", f"val/{name}")
+    }
+    drawn = [name for name in names if series[f"val/{name}"]]
+    if not drawn:
+        return None
+    figure = Figure((4 * len(drawn), 3.2), layout="constrained")
+    for name, axes in zip(drawn, figure.subplots(1, len(drawn), squeeze=False)[0], strict=True):
+        for key in (f"train/{name}", f"val/{name}"):
+            if series[key]:
+                axes.plot(*zip(*series[key], strict=True), label=key, marker="." if len(series[key]) < 20 else None)
+        axes.set(xlabel="step", ylabel=name)
+        axes.legend()
+    return figure

@@ -1,0 +1,94 @@
+"""Answers to streams of queries: at once, in order, and one that fails marked in its place."""
+
+import json
+import os
+from dataclasses import dataclass
+
+import pytest
+
+from parsimax.recipes.kit import inputs
+from parsimax.recipes.kit.answers import answers, arriving
+from parsimax.recipes.kit.recipe import Answer, DataError, Options, Recipe
+
+
+@dataclass(frozen=True)
+class Sum:
+    first: int
+    second: float | None = None
+
+
+class Adder(Recipe):
+    """Cannot add 13; whole groups with it fail, as where memory ends."""
+
+    query = Sum
+
+    def start(self, settings, run):
+        raise NotImplementedError
+
+    reopen = evaluate = start
+
+    def check(self, task, query, options):
+        if query.first < 0:
+            raise DataError("first is below 0")
+
+    def predict(self, task, settings, queries, options):
+        if any(query.first == 13 for query in queries):
+            raise RuntimeError("no memory\nfor 13")
+        notes = ("large numbers",)
+        return [Answer((f"{one.first + (one.second or 0):g}",), notes if one.first > 99 else ()) for one in queries]
+
+
+def asked(lines, form="text", json=False):
+    groups = iter([lines])
+    return list(answers(Adder(), None, None, Options(json=json), groups, form))
+
+
+def test_every_line_has_its_answer():
+    lines = [b"1\t2\n", b"13\t1\n", b"\n", b"-3\t1\n", b"\xff\t1\n", b"x\t1\n", b"100\t1\n", b"200\tnone\n"]
+    found = asked(lines)
+    assert [answer.lines[0] for answer in found if not answer.failed] == ["3", "101", "200"]
+    assert [answer.failed for answer in found] == [False, True, True, True, True, True, False, False]
+    said = [answer.lines[0] for answer in found if answer.failed]
+    assert [line.partition(":")[0] for line in said] == [f"#ERROR line {number}" for number in (2, 3, 4, 5, 6)]
+    for line, part in zip(said, ("no memory for 13", "1 columns", "below 0", "not UTF-8", "integer"), strict=True):
+        assert part in line
+    assert [note for answer in found for note in answer.notes] == ["line 7: large numbers"], "told once"
+
+
+def test_records():
+    found = asked([b"second,first\n", b"2,1\n", b"1\n", b'"2",3\n'], "csv")
+    assert [answer.lines[0] for answer in found] == [
+        "3",
+        "#ERROR line 3: 1 cells where the header has 2",
+        "5",
+    ]
+    lines = [b'{"first": 1, "other": 0}\n', b"{\n", b"[" * 100_000 + b"\n", b'{"frist": 1}\n', b'{"first": 1.5}\n']
+    first, *wrong = asked(lines, "jsonl", json=True)
+    assert first.lines == ("1",)
+    errors = [json.loads(answer.lines[0]) for answer in wrong]
+    assert [error["line"] for error in errors] == [2, 3, 4, 5]
+    assert "did you mean frist?" in errors[2]["error"] and "must be integer" in errors[3]["error"]
+
+
+def test_a_line_does_not_wait_for_the_next():
+    read, write = os.pipe()
+    with os.fdopen(read, "rb") as source, os.fdopen(write, "wb", buffering=0) as sink:
+        groups = arriving(source)
+        for line in (b"one\n", b"two\n"):
+            sink.write(line)
+            assert next(groups) == [line]
+        sink.write(b"three\nlast")
+        sink.close()
+        assert b"".join(line for group in groups for line in group) == b"three\nlast"
+
+
+def test_groups_are_not_larger_than_asked():
+    import io
+
+    groups = list(arriving(io.BytesIO(b"x\n" * 1000), 256))
+    assert sum(map(len, groups)) == 1000 and max(map(len, groups)) <= 256
+
+
+@pytest.mark.parametrize("name, form", [("a.csv", "csv"), ("a.jsonl", "jsonl")])
+def test_the_ending_says_the_format(name, form):
+    assert inputs.FORMS[f".{name.partition('.')[2]}"] == form

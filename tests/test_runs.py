@@ -1,0 +1,328 @@
+"""Runs that nothing can break: kills, full disks, power cuts, damaged and hostile files, two writers, other data."""
+
+import errno
+import json
+import math
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from parsimax import cli
+from parsimax.recipes import find
+from parsimax.recipes.kit import checkpoints, durable, runs
+from parsimax.recipes.kit.settings import SettingsError
+from parsimax.recipes.kit.watch import Keeper
+
+pytest.importorskip("sklearn")
+
+WORDS = ["digits", "width=8", "steps=12", "eval_every=4", "tensorboard=false"]
+KILLER = Path(__file__).with_name("killer.py")
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """A run that was left alone."""
+    folder = tmp_path_factory.mktemp("runs") / "whole"
+    assert cli.main(["train", *WORDS, "--run", str(folder)]) == 0
+    assert "PARSIMAX_RUN" not in os.environ
+    return folder
+
+
+@pytest.fixture
+def run(whole):
+    """A copy that may be broken."""
+    subprocess.run(["cp", "-a", str(whole), "run"], check=True)
+    return runs.Run(Path("run"))
+
+
+def weights(folder, name="last"):
+    return checkpoints.weights(Path(folder) / "checkpoints" / f"{name}.ckpt")
+
+
+def same(one, other):
+    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+
+
+def step(path):
+    return checkpoints.load(path)["global_step"]
+
+
+def cut(path):
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+def flip(path):
+    """One bit, in the middle of the largest part."""
+    content = bytearray(path.read_bytes())
+    with zipfile.ZipFile(path) as archive:
+        largest = max(archive.infolist(), key=lambda one: one.file_size)
+    content[largest.header_offset + 200 + largest.file_size // 2] ^= 4
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize("harm", [cut, flip, Path.unlink, lambda path: path.write_bytes(b"")])
+@pytest.mark.parametrize("lost", [["last"], ["last", "previous"]])
+def test_resuming_falls_back_and_ends_with_the_same_bits(harm, lost, whole, run, capsys):
+    for name in lost:
+        harm(run.last.with_stem(name))
+    before = {name: run.best.with_stem(name) for name in ("best", "previous") if name not in lost}
+    best = max(step(path) for path in before.values())
+    assert cli.main(["train", "--resume", "run", "steps=12"]) == 0
+    said = capsys.readouterr().out
+    assert "Going on from" in said and "last.ckpt" in said
+    assert f"step {best}" in said
+    assert same(weights("run"), weights(whole)) and same(weights("run", "best"), weights(whole, "best"))
+
+
+def test_without_any_checkpoint_nothing_begins_anew(run, capsys):
+    for path in run.last.parent.iterdir():
+        path.unlink()
+    metrics = run.metrics.read_bytes()
+    assert cli.main(["train", "--resume", "run"]) == 2
+    assert "no checkpoint is left" in capsys.readouterr().err
+    assert run.metrics.read_bytes() == metrics
+
+
+def test_the_previous_checkpoint_is_kept(run):
+    assert (step(run.previous), step(run.last)) == (8, 12)
+
+
+def killer(*words, **more):
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", **more}
+    call = [sys.executable, str(KILLER), *map(str, words)]
+    return subprocess.run(call, capture_output=True, text=True, env=environment, timeout=600)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")
+def test_killed_again_and_again(tmp_path):
+    """As many kills as PARSIMAX_KILLS says, at random times and inside writes; TMPDIR on another file system."""
+    elsewhere = "/dev/shm" if os.access("/dev/shm", os.W_OK) else str(tmp_path)
+    done = killer("random", os.environ.get("PARSIMAX_KILLS", "8"), TMPDIR=elsewhere)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "same bits" in done.stdout
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")
+def test_power_cuts(tmp_path):
+    """What was not synced is lost: files as if never written, names as if never changed."""
+    done = killer("power", 8)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "same bits" in done.stdout
+
+
+def test_a_full_disk_loses_nothing(run, whole, capsys, monkeypatch):
+    before = {path: path.read_bytes() for path in run.last.parent.iterdir()}
+    real = os.fsync
+
+    def full(number):
+        if "ckpt" in os.readlink(f"/proc/self/fd/{number}"):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        real(number)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", full)
+        assert cli.main(["train", "--resume", "run", "steps=16"]) == 2
+    said = capsys.readouterr().err
+    assert "cannot write run/checkpoints/" in said and "No space left on device" in said and "Traceback" not in said
+    assert before == {path: path.read_bytes() for path in run.last.parent.iterdir()}, "something was left or lost"
+    assert cli.main(["train", "--resume", "run", "steps=16"]) == 0
+
+
+@pytest.mark.skipif(os.name != "posix" or not hasattr(os, "geteuid") or os.geteuid() != 0, reason="mounts")
+def test_a_small_file_system(tmp_path, capsys):
+    """A real one, on which the checkpoints do not have room."""
+    small = tmp_path / "small"
+    small.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=3m", "tmpfs", str(small)], capture_output=True).returncode:
+        pytest.skip("may not mount")
+    try:
+        words = [
+            "digits",
+            "width=3000",
+            "steps=4",
+            "eval_every=1",
+            "tensorboard=false",
+        ]  # 0.9 MB of weights, 2.7 a file
+        assert cli.main(["train", *words, "--run", str(small / "run")]) == 2
+        said = capsys.readouterr().err
+        assert "cannot write" in said and str(small / "run") in said and "Traceback" not in said
+        left = {path.name for path in (small / "run" / "checkpoints").iterdir()}
+        assert left <= {"best.ckpt", "last.ckpt", "previous.ckpt"}, "no piece is left"
+        for name in left:
+            checkpoints.check(small / "run" / "checkpoints" / name)
+    finally:
+        subprocess.run(["umount", str(small)], check=True)
+
+
+def test_one_writer(run, capsys):
+    with durable.only_writer(run.folder):
+        assert cli.main(["train", "--resume", "run", "steps=16"]) == 2
+        said = capsys.readouterr().err
+        assert "run is in use" in said and str(os.getpid()) in said
+        assert cli.main(["eval", "run"]) == 0, "reading is allowed"
+    assert step(run.last) == 12
+    assert cli.main(["train", "--resume", "run", "steps=16"]) == 0
+
+
+class Payload:
+    """What a stranger may put into a checkpoint."""
+
+    def __reduce__(self):
+        return os.mkdir, ("owned",)
+
+
+@pytest.mark.parametrize("command", [["predict"], ["eval"], ["report"], ["train", "--resume"]])
+def test_a_hostile_checkpoint_is_refused(command, run, capsys):
+    content = checkpoints.load(run.last)
+    for path in (run.best, run.last, run.previous):
+        torch.save({**content, "callbacks": {"x": Payload()}}, path)
+    assert cli.main([*command, "run"]) == 2
+    said = capsys.readouterr().err
+    assert "could run code" in said and "mkdir" in said and "Traceback" not in said and said.count("\n") == 1
+    assert not Path("owned").exists()
+    run.best.write_bytes(pickle.dumps(Payload()))
+    assert cli.main(["eval", "run"]) == 2
+    assert not Path("owned").exists()
+
+
+@pytest.mark.parametrize(
+    "file, content, message",
+    [
+        ("run.json", b"{", "run.json is damaged"),
+        ("run.json", b"[]", "run.json is damaged"),
+        ("run.json", b"{}", "does not say of which recipe"),
+        ("run.json", b"\xff\xfe", "run.json is damaged"),
+        ("results.json", b"{", "results.json is damaged"),
+        ("data.json", b"[", "data.json is damaged"),
+        ("config.yaml", b"\x00", "config.yaml is not YAML"),
+        ("config.yaml", b"model: 3", "config.yaml: no setting is called 'model'"),
+        ("config.yaml", b"model: {width: 9}", "does not fit the model"),
+        ("checkpoints/best.ckpt", b"PK", "best.ckpt is damaged"),
+    ],
+)
+def test_a_damaged_file_is_named(file, content, message, run, capsys):
+    (run.folder / file).write_bytes(content)
+    assert cli.main(["eval", "run"]) == 2
+    said = capsys.readouterr().err
+    assert message in said and said.count("\n") == 1
+
+
+def test_damaged_metrics_are_named(run, capsys):
+    run.metrics.write_bytes(b"step,val/loss\n1\x00,\xff\n")
+    assert cli.main(["train", "--resume", "run", "steps=16"]) == 2
+    assert "metrics.csv is damaged" in capsys.readouterr().err
+
+
+def keeper_after(figures, mode="max", patience=0):
+    """A keeper that has seen these (figure, loss), and after which of them it saved the best."""
+    keeper, saved = Keeper(runs.Run(Path("x")), patience), []
+    task = SimpleNamespace(monitor="accuracy" if mode == "max" else "loss", mode=mode)
+    for number, (accuracy, loss) in enumerate(figures):
+        trainer = SimpleNamespace(
+            callback_metrics={"val/accuracy": accuracy, "val/loss": loss},
+            save_checkpoint=lambda path, number=number: path.stem == "best" and saved.append(number),
+            should_stop=False,
+        )
+        keeper.on_validation_end(trainer, task)
+        if trainer.should_stop:
+            break
+    return keeper, saved
+
+
+def test_the_best_is_the_best():
+    assert keeper_after([(0, 3), (0, 2), (0, 2.5), (0, 1), (0.1, 9), (0.1, 9)])[1] == [0, 1, 3, 4]
+    assert keeper_after([(0, math.nan), (0, 2), (math.nan, 1)])[1] == [0, 1]
+    assert keeper_after([(1, 3), (0, 2), (0, 2), (0, 1)], mode="min")[1] == [0, 1, 3]
+    keeper, saved = keeper_after([(0, 3), (0, 2), (0, 1), (0, 1), (0, 1), (0, 1)], patience=2)
+    assert saved == [0, 1, 2] and keeper.lost_patience and keeper.wait == 2
+
+
+def test_a_checkpoint_of_the_first_version_goes_on(run):
+    """Lightning's own callbacks kept the best and the patience then."""
+    content = checkpoints.load(run.last)
+    content["callbacks"] = {
+        "Checkpoint{'monitor': 'val/accuracy', 'mode': 'max'}": {"best_model_score": torch.tensor(0.5)},
+        "EarlyStopping{'monitor': 'val/accuracy', 'mode': 'max'}": {"wait_count": 2, "patience": 3},
+    }
+    assert Keeper.state_of(content) == {"best": (0.5, -math.inf), "wait": 2}
+    torch.save({**content, "callbacks": {}}, run.last)
+    run.data.unlink()
+    run.previous.unlink()
+    assert cli.main(["train", "--resume", "run", "steps=14"]) == 0
+    assert step(run.last) == 14
+
+
+def test_settings_that_may_change_later(run, capsys):
+    assert cli.main(["train", "--resume", "run", "model.width=9"]) == 2
+    assert "model.width is fixed" in capsys.readouterr().err
+    assert cli.main(["train", "--resume", "run", "stepz=9"]) == 2
+    assert "did you mean train.steps?" in capsys.readouterr().err
+    assert cli.main(["train", "--resume", "run", "steps=14"]) == 0
+    assert step(run.last) == 14 and "steps: 14" in run.config.read_text()
+    assert [int(row["step"]) for row in run.rows() if row["val/loss"]][:3] == [3, 7, 11]
+
+
+def test_a_name_is_changed_only_after_its_content_is_synced(tmp_path, monkeypatch):
+    happened = []
+    real = {name: getattr(os, name) for name in ("fsync", "replace")}
+
+    def fsync(number):
+        happened.append(("sync", Path(os.readlink(f"/proc/self/fd/{number}")).name))
+        real["fsync"](number)
+
+    def replace(source, target):
+        happened.append(("name", Path(target).name))
+        real["replace"](source, target)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    monkeypatch.setattr(os, "replace", replace)
+    durable.write(tmp_path / "x", "text")
+    assert happened == [("sync", f".x.{os.getpid()}.part"), ("name", "x"), ("sync", tmp_path.name)]
+    assert (tmp_path / "x").read_text() == "text\n" and [path.name for path in tmp_path.iterdir()] == ["x"]
+
+
+def test_a_run_that_was_killed_at_its_birth_can_be_begun(whole, tmp_path):
+    for left in ([], ["config.yaml"], ["config.yaml", ".lock", ".run.json.7.part"]):
+        folder = tmp_path / f"run{len(left)}"
+        folder.mkdir()
+        for name in left:
+            (folder / name).write_text("")
+        assert runs.create("digits", find("digits").settings(), folder).recipe == "digits"
+    with pytest.raises(SettingsError, match="not overwritten"):
+        runs.create("digits", None, whole)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_saves(number, run, monkeypatch, capsys):
+    """After the step that it meets: step 14 of 20, which no validation follows."""
+    from parsimax.recipes.digits.model import Digits
+
+    real = Digits.loss
+
+    def loss(self, batch):
+        if self.training and self.global_step == 13:
+            os.kill(os.getpid(), number)
+        return real(self, batch)
+
+    monkeypatch.setattr(Digits, "loss", loss)
+    assert cli.main(["train", "--resume", "run", "steps=20"]) == 130
+    assert "--resume run" in capsys.readouterr().err
+    assert step(run.last) == 14
+
+
+def test_results_keep_what_is_not_a_number(run):
+    run.add_results("val", {"accuracy": math.nan})
+    assert json.loads(run.results.read_text())["val"]["accuracy"] is None
