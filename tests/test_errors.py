@@ -164,7 +164,9 @@ def test_alpha_of_the_loss():
     for alpha in (0, -1.0, math.nan):
         with raises(ValueError, "entmax_loss", "alpha must be in (0, inf]", f"got {alpha:g}"):
             entmax_loss(scores, Y, alpha)
-    with raises(ValueError, "entmax_loss", "alpha of shape (5,)", "(2, 1)"):
+    with raises(ValueError, "entmax_loss", "alpha of shape (4,)", "(2, 1)"):
+        entmax_loss(scores, Y, torch.ones(4))
+    with raises(TypeError, "entmax_loss", "third argument is alpha", "(5,)", "weight="):
         entmax_loss(scores, Y, torch.ones(5))
     assert entmax_loss(scores, Y, torch.tensor([[0.0], [1.5]]), reduction="none").isnan().tolist() == [True, False]
 
