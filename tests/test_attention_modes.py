@@ -25,7 +25,7 @@ BUILT = library.AVAILABLE
 @pytest.fixture(autouse=True)
 def fastest():
     """Modes in which the formula has to take over from the kernel."""
-    with dispatch.use("cpu" if BUILT else "torch"):
+    with dispatch.use("auto" if BUILT else "torch"):
         yield
 
 
@@ -34,7 +34,7 @@ def path(request, fastest):
     """Modes in which both can run."""
     if request.param == "cpu" and not BUILT:
         pytest.skip("the C++ kernels were not built")
-    with dispatch.use(request.param):
+    with dispatch.use("torch" if request.param == "torch" else "auto"):
         yield
 
 

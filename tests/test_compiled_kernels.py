@@ -395,8 +395,3 @@ print("right")
         [sys.executable, "-c", code], cwd=tmp_path, env={"PYTHONPATH": str(tmp_path)}, text=True, capture_output=True
     )
     assert run.stdout == "right\n", run.stderr
-
-
-def test_explain_says_what_a_graph_runs():
-    assert "under torch.compile and torch.export: cpu" in parsimax.explain("entmax15", X)
-    assert "but torch for float64" in parsimax.explain("entmax", X.double(), ALPHA)

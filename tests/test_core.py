@@ -24,7 +24,7 @@ B, H, L, S, E = 2, 4, 7, 9, 6
 def path(request):
     if request.param == "cpu" and not library.AVAILABLE:
         pytest.skip(library.PROBLEM)
-    with dispatch.use(request.param):
+    with dispatch.use("torch" if request.param == "torch" else "auto"):
         yield request.param
 
 

@@ -437,18 +437,6 @@ def test_the_fused_loss_of_any_width_equals_the_reference(dim, dtype):
                 assert torch.equal(a, b) or weight is not given[1]
 
 
-def test_dispatch_says_what_it_does():
-    x = torch.randn(2, 3)
-    assert parsimax.explain("entmax", x).startswith("entmax: cpu")
-    assert "there is no C++ kernel for normmax" in parsimax.explain("normmax", x)
-    with parsimax.use_kernels("torch"):
-        assert parsimax.explain("entmax", x).startswith("entmax: torch")
-    with parsimax.use_kernels("cpu"), pytest.raises(RuntimeError, match="the kernels run on the CPU"):
-        dispatch.cpu("entmax", x.to("meta"))
-    with pytest.raises(ValueError, match="one of auto, cpu, torch"), parsimax.use_kernels("gpu"):
-        pass
-
-
 @pytest.mark.parametrize("wanted", ["auto", "cpu", "torch", "fast"])
 def test_without_the_library(wanted, tmp_path):
     """It works in torch and says so once; asked for the kernels it raises; a wrong word is refused."""

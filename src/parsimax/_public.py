@@ -12,8 +12,8 @@ from ._attention import (
     replace_attention,
     set_step,
 )
+from ._explain import explain
 from ._scripting import refuse_scripting
-from .kernels.dispatch import explain
 from .kernels.dispatch import set_default as set_kernels
 from .kernels.dispatch import use as use_kernels
 from .losses import (
@@ -55,6 +55,7 @@ from .mappings import (
     sparsehourglass,
     sparsemax,
     sparsemoid,
+    support,
     topk_sparsemax,
     tsoftmax,
 )
@@ -120,6 +121,7 @@ __all__ = [
     "sparsemax_loss",
     "sparsemax_score",
     "sparsemoid",
+    "support",
     "support_size",
     "topk_sparsemax",
     "tsoftmax",

@@ -1,30 +1,35 @@
-"""``python -m parsimax.info``: versions, and which kernel runs for which function on a CPU in float32."""
+"""``python -m parsimax.info``: versions, and which kernels run for which function on a CPU in float32."""
 
 from __future__ import annotations
 
 import os
 import platform
+from typing import Any
 
 import torch
 
-from . import __version__
-from ._attention import __all__ as attention
+from . import __version__, _public
+from ._explain import choice, reasons
 from .kernels import dispatch, library
-from .losses import __all__ as losses
-from .mappings import __all__ as mappings
+from .kernels.backends import BACKENDS
+from .mappings import REGISTRY
 
 
-def _functions() -> list[str]:
-    """The public mappings, losses and attention functions."""
-    return [name for name in (*mappings, *losses, *attention) if name.islower()]
+def _samples() -> dict[str, tuple[Any, ...]]:
+    """A call of every function that has kernels or may have them one day."""
+    x, y = torch.zeros(2, 3), torch.zeros(2, dtype=torch.long)
+    mappings = {name: (x, *([] if e.setting is None else [e.setting.example])) for name, e in REGISTRY.items()}
+    losses = dict.fromkeys(("sparsemax_loss", "entmax15_loss", "entmax_loss"), (x, y))
+    more = {"fenchel_young_loss": (x, y, "sparsemax"), "multilabel_loss": (x, x), "linear_entmax_loss": (x, x, y)}
+    return {**mappings, "support": (x,), **losses, **more, "entmax_attention": (x, x, x), "attention": (x, x, x)}
 
 
-def _row(name: str) -> str:
-    """The kernel that would run, and why not the others."""
-    reasons = dispatch.reasons_against(name, torch.empty(1))
-    if dispatch.wanted() == "torch":
-        reasons.append("torch was asked for")
-    return f"{name:22} {'torch' if reasons else 'cpu':6} {'; '.join(reasons)}".rstrip()
+def _row(name: str, args: tuple[Any, ...]) -> str:
+    """The back end that would run, and why not the others."""
+    request, asked = dispatch.request_of(getattr(_public, name), *args), dispatch.wanted()
+    assert request is not None
+    why = "; ".join(f"{b.name}: {r}" for b in BACKENDS.values() for r in reasons(b, request, asked))
+    return f"{name:22} {choice(request, asked):8} {why}".rstrip()
 
 
 def text() -> str:
@@ -37,9 +42,9 @@ def text() -> str:
         f"threads            {torch.get_num_threads()}",
         f"PARSIMAX_KERNELS   {os.environ.get('PARSIMAX_KERNELS', 'not set, so auto')}",
         "",
-        f"{'function':22} {'kernel':6} why not the other",
+        f"{'function':22} {'runs on':8} why not on another",
     ]
-    return "\n".join([*lines, *map(_row, _functions())])
+    return "\n".join([*lines, *(_row(name, args) for name, args in _samples().items())])
 
 
 if __name__ == "__main__":

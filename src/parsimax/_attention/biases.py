@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-PLAIN = (Tensor, nn.Parameter)
+from ..engine.modes import redefines_functions
 
 
 def is_bias(mask: object) -> bool:
@@ -53,7 +53,7 @@ def check_kind(mask: object, name: str, where: str) -> None:
         raise TypeError(f"{where}: {name} must be a torch.Tensor, got {kind.__name__}{hint}")
     if mask.is_nested:
         raise TypeError(f"{where}: {name} must not be a nested tensor; pad it with to_padded_tensor")
-    if kind not in PLAIN and kind.__torch_function__ is not torch._C._disabled_torch_function_impl:
+    if redefines_functions(kind):
         raise TypeError(
             f"{where}: {name} must be a plain tensor or a causal bias of torch.nn.attention.bias, got a "
             f"{kind.__name__}, which may mean more than its numbers; if they are the mask, pass "

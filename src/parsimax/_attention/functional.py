@@ -197,7 +197,7 @@ def _entmax_attention(
     call: Call, alpha: float | Tensor, return_weights: bool, where: str
 ) -> Tensor | tuple[Tensor, Tensor]:
     alpha = check_alpha(alpha, call, DOMAIN, where)
-    if not return_weights and fused.can_run(call, alpha):
+    if fused.can_run(call, alpha, return_weights):
         return fused.attend(call, alpha)
     return _plain_attention(call, partial(entmax, alpha=alpha), return_weights)
 

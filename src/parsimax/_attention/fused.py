@@ -15,8 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..engine.apply import kernels_serve
-from ..engine.modes import derivative_is_observed
+from ..engine.modes import derivative_is_observed, kernels_serve
 from ..engine.operators import define
 from ..mappings.entmax import entmax
 from .arguments import Call
@@ -35,9 +34,9 @@ class _Fixed:
     scale: float
 
 
-def can_run(call: Call, alpha: float | Tensor) -> bool:
+def can_run(call: Call, alpha: float | Tensor, return_weights: bool) -> bool:
     tensors = [t for t in (call.q, call.k, call.v, call.mask, alpha) if isinstance(t, Tensor)]
-    return not call.dropout and kernels_serve("entmax_attention", *tensors)
+    return kernels_serve("entmax_attention", *tensors, dropout=call.dropout, return_weights=return_weights)
 
 
 def attend(call: Call, alpha: float | Tensor) -> Tensor:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from ..engine.modes import in_backward
 from .heads import rows_of
 from .scaling import count_keys
 
@@ -41,6 +42,7 @@ class Observation:
         self.keys = self._key.shape[-2]
         alpha = self.core.alpha
         self.alpha = None if alpha is None else alpha.detach().cpu()
+        self.again = in_backward()  # activation checkpointing runs the forward a second time
 
     def blocks(self) -> Iterator[tuple[int, Tensor]]:
         """(The first query, the weights (batch, heads, rows, keys) before dropout), block after block of queries."""

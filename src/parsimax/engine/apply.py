@@ -5,16 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from ..kernels import dispatch
 from .arguments import Interval, check_dim, check_mask, check_scores
 from .chunked import Formula, Solve, Traced, evaluate
 from .clean import Parameter, as_tensor, clean, fallback, inside, poisoned
 from .fused import RowKernel
-from .modes import in_graph, is_plain
+from .modes import kernels_serve
 from .precision import softmax_dtype
 
 
@@ -42,13 +42,17 @@ def apply(
     dtype: torch.dtype | None,
     where: str,
     kernel: RowKernel | None = None,
+    **options: Any,
 ) -> Tensor:
-    """``formula`` as a function of any tensor, over any dimension; by its kernel where that can run."""
+    """``formula`` as a function of any tensor, over any dimension; by its kernel where that can run.
+
+    ``options`` are what a back end may not take, by the names of ``kernels/backends.py``.
+    """
     check_scores(scores, dtype, where, least=0)
     if scores.dim() == 0:  # one entry, as for torch.softmax
         given = scores.reshape(1)
-        options = {"dim": dim, "mask": mask, "dtype": dtype, "where": where, "kernel": kernel}
-        return apply(formula, given, *parameters, **options).reshape(())  # type: ignore[arg-type]
+        options |= {"dim": dim, "mask": mask, "dtype": dtype, "where": where, "kernel": kernel}
+        return apply(formula, given, *parameters, **options).reshape(())
     dim = check_dim(dim, scores.dim(), where)
     x = scores if dtype is None else scores.to(dtype)
     if mask is not None:
@@ -60,7 +64,7 @@ def apply(
         return _nothing(x, values, dim, out)
     domains = tuple((p.domain, fallback(p.domain)) for p in parameters)
     rows = x.movedim(dim, -1)
-    if kernel is not None and kernels_serve(where, rows, *values):
+    if kernels_serve(where, rows, *values, **options) and kernel is not None:
         run = kernel.operator if torch.compiler.is_compiling() else kernel
         return run(rows.to(out), *values).movedim(-1, dim)
     rule = kernel.rule if kernel is not None and kernel.rule_from_output else None
@@ -74,11 +78,6 @@ def _nothing(x: Tensor, values: list[Tensor], dim: int, dtype: torch.dtype) -> T
     for value in values:
         p = p * value.to(dtype)
     return p.movedim(-1, dim)
-
-
-def kernels_serve(name: str, *tensors: Tensor) -> bool:
-    """Whether kernels run for these inputs: called at once, or as an operator of the graph that is being traced."""
-    return (is_plain(*tensors) or in_graph(*tensors)) and dispatch.cpu(name, *tensors)
 
 
 def unshifted(formula: Formula) -> Formula:

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .modes import derivative_is_observed
+from .modes import derivative_is_observed, values_are_hidden
 
 Rule = Callable[[Tensor, Tensor, Tensor | None], tuple[Tensor, Tensor | None]]
 
@@ -62,8 +62,7 @@ class _Rows(torch.autograd.Function):
     def forward(ctx: Any, kernel: RowKernel, x: Tensor, parameter: Tensor | None) -> Tensor:
         plain, state = for_kernel(parameter), None
         # The size of the state depends on the values, so a graph goes without it.
-        traced = torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack() > 0
-        if kernel.learn is not None and plain is not None and not traced:
+        if kernel.learn is not None and plain is not None and not values_are_hidden():
             p, state = kernel.learn(x, plain)
         else:
             p = kernel.forward(x, plain)

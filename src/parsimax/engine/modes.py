@@ -1,69 +1,128 @@
-"""Who is looking at this call?"""
+"""Who is looking at this call? The only file that touches private names of torch.
+
+A call is *plain* if nothing but a reverse pass looks at it: the kernels run, and values may be read. It is *in a graph*
+if torch.compile or torch.export traces it: an operator may stand for it, and no value may be read. Otherwise something
+wants derivatives that only a formula has (torch.func, forward mode), or sees every operation (a mode, a tensor
+subclass, fake tensors).
+
+Each private name below has no public equal in torch 2.13; ``tests/test_torch_names.py`` says by name which one a
+release of torch has moved.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any
+
 import torch
 from torch import Tensor
-from torch._subclasses.fake_tensor import FakeTensor
+from torch._subclasses.fake_tensor import (
+    FakeTensor,  # what export and make_fx trace with; nothing public names its type
+)
 from torch.autograd import forward_ad
 
-from ..kernels import dispatch, library
+from ..kernels import backends, dispatch
+
+# torch.func.vmap, grad, jvp, … around this call. Public code only sees tensors, and a transform may wrap none of ours.
+_transforms_are_active: Callable[[], bool] = torch._C._are_functorch_transforms_active
+# Modes that see every operation, such as a fake mode. torch.overrides lists function modes only.
+_dispatch_modes: Callable[[], int] = torch._C._len_torch_dispatch_stack
+# Gradients of is_grads_batched=True come as tensors of the old vmap, whose type is Tensor.
+_is_batched: Callable[[Tensor], bool] = torch._C._functorch.is_legacy_batchedtensor
+# Below the autograd key: how an operator's autograd rule calls the operator itself.
+below_autograd: Callable[[], AbstractContextManager[object]] = torch._C._AutoDispatchBelowAutograd
+# The backward pass that this thread is in, or -1. Hooks could tell, but only of graphs that one has seen before.
+_backward_pass: Callable[[], int] = torch._C._current_graph_task_id
+
+# What a tensor class has that leaves torch's functions as they are; __torch_function__ is the protocol, this its "no".
+_NO_TORCH_FUNCTION: Any = torch._C._disabled_torch_function_impl
 
 PLAIN = (Tensor, torch.nn.Parameter)
 TRACEABLE = (*PLAIN, FakeTensor)
+
+
+def _forward_mode() -> bool:
+    """Inside forward_ad.dual_level. unpack_dual would look at each tensor, and make two of it."""
+    return forward_ad._current_level >= 0
+
+
+def transformed() -> bool:
+    """Somebody wants derivatives that only a formula has."""
+    return _transforms_are_active() or _forward_mode()
 
 
 def is_plain(*tensors: Tensor) -> bool:
     """Nothing but reverse-mode autograd looks at this call."""
     return not (
         torch.compiler.is_compiling()
-        or torch._C._are_functorch_transforms_active()
-        or forward_ad._current_level >= 0
-        or torch._C._len_torch_dispatch_stack() > 0
-        or any(type(t) not in PLAIN or t.is_meta or torch._C._functorch.is_legacy_batchedtensor(t) for t in tensors)
+        or transformed()
+        or _dispatch_modes() > 0
+        or any(type(t) not in PLAIN or t.is_meta or _is_batched(t) for t in tensors)
     )
 
 
 def in_graph(*tensors: Tensor) -> bool:
     """Whether this call is being traced into a graph in which an operator may stand for it."""
-    if not torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
+    if not torch.compiler.is_compiling() or _transforms_are_active():
         return False
-    if forward_ad._current_level >= 0 and not torch.compiler.is_exporting():
+    if _forward_mode() and not torch.compiler.is_exporting():
         raise RuntimeError(
-            "torch.compile drops forward-mode tangents of its inputs; take the derivative inside of the compiled "
+            "torch.compile drops forward-mode tangents of its inputs; take the derivative inside the compiled "
             "function, with torch.func.jvp, or call the function uncompiled"
         )
     return all(type(t) in TRACEABLE for t in tensors)
 
 
+def values_are_hidden() -> bool:
+    """A graph is being traced, so the shape of a result must not depend on values."""
+    return torch.compiler.is_compiling() or _dispatch_modes() > 0
+
+
 def derivative_is_observed(*tensors: Tensor) -> bool:
     """Something else than a first reverse pass looks at the gradient that is being computed."""
-    return (
-        torch.is_grad_enabled()
-        or torch._C._are_functorch_transforms_active()
-        or forward_ad._current_level >= 0
-        or any(torch._C._functorch.is_legacy_batchedtensor(t) for t in tensors)
-    )
+    return torch.is_grad_enabled() or transformed() or any(_is_batched(t) for t in tensors)
+
+
+def in_backward() -> bool:
+    """A forward pass that a backward pass runs again: activation checkpointing."""
+    return _backward_pass() != -1
+
+
+def redefines_functions(kind: Any) -> bool:
+    """Whether a tensor class gives torch's functions another meaning."""
+    return kind not in PLAIN and kind.__torch_function__ is not _NO_TORCH_FUNCTION
+
+
+def kernels_serve(name: str, *tensors: Tensor, **options: Any) -> bool:
+    """Whether kernels run this call: at once, or as an operator of the graph that is being traced."""
+    mode = backends.EAGER if is_plain(*tensors) else backends.GRAPH if in_graph(*tensors) else backends.TRANSFORM
+    return dispatch.served(backends.Request(name, mode, tensors, options))
 
 
 def quick(x: Tensor, dim: int) -> bool:
-    """Whether a kernel can be called on ``x`` as it is: nothing to check, to cast or to differentiate.
+    """Whether a CPU kernel can be called on ``x`` as it is: nothing to check, to cast or to differentiate.
 
     The mappings ask this first of all: on a tiny tensor the checks cost more than the kernel.
     """
     return (
         type(x) is Tensor
-        and library.AVAILABLE
+        and backends.CPU.problem is None
         and not torch.compiler.is_compiling()
         and dispatch.wanted() != "torch"
         and x.is_cpu
-        and x.dtype in dispatch.DTYPES
+        and x.dtype in backends.CPU.dtypes
         and x.dim() > 0
         and not x.is_nested
         and (dim == -1 or dim == x.dim() - 1)
         and not (x.requires_grad and torch.is_grad_enabled())
-        and not torch._C._are_functorch_transforms_active()
+        and not _transforms_are_active()
         and forward_ad._current_level < 0
-        and torch._C._len_torch_dispatch_stack() == 0
+        and _dispatch_modes() == 0
         and not torch.is_autocast_enabled("cpu")
     )
+
+
+def direct(overload: Any) -> Any:
+    """What an operator's overload calls: that goes through Python, which costs a third of a microsecond."""
+    return getattr(overload, "_op", overload)

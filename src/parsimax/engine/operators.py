@@ -14,10 +14,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd import forward_ad
 
-from ..kernels import dispatch
-from ..kernels.schemas import LIBRARY as _fragment
+from ..kernels.backends import EAGER, Request
+from ..kernels.dispatch import served
+from ..kernels.schemas import LIBRARY
+from .modes import below_autograd, transformed
 
 
 def define(
@@ -29,27 +30,27 @@ def define(
     tensor of the shape and type of the result.
     """
     name = schema.partition("(")[0]
-    _fragment.define(schema)
+    LIBRARY.define(schema)
     operator = getattr(torch.ops.parsimax, name).default
 
     def below(*args: Any) -> Tensor:
-        return kernel(*args) if dispatch.cpu(name, *_tensors(args)) else formula(*args)
+        return kernel(*args) if served(Request(name, EAGER, _tensors(args), {})) else formula(*args)
 
     def autograd(*args: Any) -> Tensor:
-        if torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0:
+        if transformed():
             return formula(*args)
         compiling = torch.compiler.is_compiling() and not torch.compiler.is_exporting()
         if compiling or (torch.is_grad_enabled() and any(t.requires_grad for t in _tensors(args))):
             return below(*args)
-        with torch._C._AutoDispatchBelowAutograd():
+        with below_autograd():
             out: Tensor = operator(*args)
         return out
 
-    _fragment.impl(name, below, "CompositeExplicitAutograd")
-    _fragment.impl(name, autograd, "Autograd")
-    _fragment.impl(name, formula, "FuncTorchBatched")  # torch.func.vmap goes through the formula
-    torch.library.register_fake(operator, fake, lib=_fragment)
+    LIBRARY.impl(name, below, "CompositeExplicitAutograd")
+    LIBRARY.impl(name, autograd, "Autograd")
+    LIBRARY.impl(name, formula, "FuncTorchBatched")  # torch.func.vmap goes through the formula
+    torch.library.register_fake(operator, fake, lib=LIBRARY)
 
 
-def _tensors(args: tuple[Any, ...]) -> list[Tensor]:
-    return [a for a in args if isinstance(a, Tensor)]
+def _tensors(args: tuple[Any, ...]) -> tuple[Tensor, ...]:
+    return tuple(a for a in args if isinstance(a, Tensor))

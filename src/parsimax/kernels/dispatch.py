@@ -17,35 +17,19 @@ from functools import wraps
 from typing import Any, TypeVar, cast
 
 import torch
-from torch import Tensor
 
-from . import library
+from .backends import BACKENDS, Request
 
 Function = TypeVar("Function", bound=Callable[..., Any])
-CHOICES = ("auto", "cpu", "torch")
-DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
-# What the C++ kernels can do, and the mappings and losses that each serves.
-CPU_KERNELS = (
-    "softmax",
-    "sparsemax",
-    "entmax15",
-    "entmax",
-    "topk_sparsemax",
-    "rsoftmax",
-    "budget_sparsemax",
-    "sparsemax_loss",
-    "entmax15_loss",
-    "entmax_loss",
-    "linear_entmax_loss",
-    "entmax_attention",
-)
+CHOICES = ("auto", *BACKENDS, "torch")
 
 
 def _checked(kernels: str, where: str) -> str:
     if kernels not in CHOICES:
         raise ValueError(f"{where}: choose one of {', '.join(CHOICES)}, got {kernels!r}")
-    if kernels == "cpu" and not library.AVAILABLE:
-        raise RuntimeError(f"{where}: the C++ kernels cannot be used: {library.PROBLEM}")
+    backend = BACKENDS.get(kernels)
+    if backend is not None and backend.problem is not None:
+        raise RuntimeError(f"{where}: the {backend.title} cannot be used: {backend.problem}")
     return kernels
 
 
@@ -74,6 +58,7 @@ Blocks = tuple[str, Any]  # (the choice of the innermost block, the blocks aroun
 _state = _State()
 _traced = _Traced()
 _blocks: ContextVar[Blocks | None] = ContextVar("parsimax.kernels", default=None)
+_trial: ContextVar[bool] = ContextVar("parsimax.trial", default=False)  # a call is made to see what it asks for
 
 
 def wanted() -> str:
@@ -163,69 +148,41 @@ def set_default(kernels: str) -> None:
     _state.default = _checked(kernels, "set_kernels")
 
 
-def reasons_against(name: str, *tensors: Tensor) -> list[str]:
-    """Why the C++ kernels cannot run for these inputs; empty if they can."""
-    reasons = []
-    if not library.AVAILABLE:
-        reasons.append(str(library.PROBLEM))
-    if name not in CPU_KERNELS:
-        reasons.append(f"there is no C++ kernel for {name}")
-    for tensor in tensors:
-        if tensor.device.type != "cpu":
-            reasons.append(f"a tensor is on {tensor.device}, the kernels run on the CPU")
-        if tensor.is_floating_point() and tensor.dtype not in DTYPES:
-            reasons.append(f"a tensor is {tensor.dtype}, the kernels take {', '.join(str(d) for d in DTYPES)}")
-    return reasons
+class Requested(Exception):
+    """What :func:`request_of` wants to know, on its way out of the call."""
+
+    def __init__(self, request: Request) -> None:
+        super().__init__(request.name)
+        self.request = request
 
 
-def cpu(name: str, *tensors: Tensor) -> bool:
-    """Whether the C++ kernel runs. An explicit request that cannot be met raises."""
+def served(request: Request) -> bool:
+    """Whether kernels run this. An explicit request that cannot be met raises; an automatic choice falls through."""
     asked = wanted()
     if asked == "torch":
+        if _trial.get():
+            raise Requested(request)
         return False
-    reasons = reasons_against(name, *tensors)
-    if not reasons:
-        return True
-    if asked == "cpu" and name in CPU_KERNELS:
-        raise RuntimeError(f"{name}: the C++ kernels were asked for, but {'; '.join(reasons)}")
-    if not library.AVAILABLE and name in CPU_KERNELS and not _state.told:
-        _state.told = True
-        warnings.warn(f"parsimax runs in plain torch, which is slower: {library.PROBLEM}", stacklevel=4)
+    for backend in BACKENDS.values() if asked == "auto" else (BACKENDS[asked],):
+        reasons = backend.reasons_against(request)
+        if not reasons:
+            return True
+        if asked != "auto":
+            raise RuntimeError(f"{request.name}: the {backend.title} were asked for, but {'; '.join(reasons)}")
+        if backend.problem is not None and not _state.told and request.name in backend.serves:
+            _state.told = True
+            warnings.warn(f"parsimax runs in plain torch, which is slower: {backend.problem}", stacklevel=4)
     return False
 
 
-def explain(name: str, *tensors: Tensor) -> str:
-    """Which kernel would run for a mapping or loss on these tensors, and why not the others.
-
-    Args:
-        name: the name of a public function, such as ``"entmax"`` or ``"entmax_loss"``.
-        tensors: what it would be called with.
-
-    Returns:
-        A few lines of text.
-
-    Example:
-        >>> import torch, parsimax
-        >>> print(parsimax.explain("normmax", torch.randn(2, 3)))
-        normmax: torch
-          cpu: not used: there is no C++ kernel for normmax
-    """
-    reasons = reasons_against(name, *tensors)
-    if wanted() == "torch":
-        reasons.append("PARSIMAX_KERNELS, set_kernels or use_kernels asks for torch")
-    if reasons:
-        return f"{name}: torch\n" + "\n".join(f"  cpu: not used: {reason}" for reason in reasons)
-    return (
-        f"{name}: cpu ({library.level()})\n"
-        f"  under torch.compile and torch.export: cpu, as an operator of the graph{_doubt(name, tensors)}\n"
-        "  under torch.func and forward-mode derivatives: torch"
-    )
-
-
-def _doubt(name: str, tensors: tuple[Tensor, ...]) -> str:
-    """Where eager code looks at values, which a graph cannot."""
-    if name == "entmax" and len(tensors) > 1 and tensors[0].dtype == torch.float64:
-        return "; but torch for float64 scores with a tensor alpha, which may be above 2"
-    if name == "linear_entmax_loss":
-        return "; but torch for label smoothing with a bias, which may be infinite"
-    return ""
+def request_of(function: Callable[..., Any], *args: Any, **options: Any) -> Request | None:
+    """What a call asks the back ends for, found by making it up to that point; None if it asks for nothing."""
+    asked = _trial.set(True)
+    try:
+        with use("torch"):  # so that no shortcut passes the question by
+            function(*args, **options)
+    except Requested as found:
+        return found.request
+    finally:
+        _trial.reset(asked)
+    return None

@@ -1,4 +1,17 @@
-"""The kernels, ``parsimax::_entmax_fwd`` and so on, and their shape rules. They have no derivatives."""
+"""Every operator of the kernels, once: its schema, the shapes of what it gives, and the layout of what it saves.
+
+A back end registers implementations of these for its device, and torch picks by device. They have no derivatives: the
+autograd functions that call them are in ``engine/fused.py``, ``losses/fused_*.py`` and ``_attention/fused.py``.
+
+* A row is the last dimension, of size n; rows are counted through the others. -inf forbids an entry, a row with NaN or
+  +inf is NaN, a row without anything allowed is zeros.
+* A parameter is a tensor, float32 or float64, with 1 number or one per row; or, if that is None, the number after it.
+* Scores may be float32, float64, bfloat16 or float16. Half types are computed in float32, in which what is saved is.
+
+What a forward pass saves depends on its scores alone, and its backward is the only reader. Both must come from one back
+end; the shapes and types below are what every back end keeps to, since graphs are compiled for them. Thresholds are in
+float64, as a weight is a power of the small distance between a score and its threshold.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +22,26 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from . import library
+from . import library  # noqa: F401  (first, as a build of before the schemas were here has its own)
 
 LIBRARY = torch.library.Library("parsimax", "FRAGMENT")
+OPERATORS: dict[str, str] = {}  # name -> schema
 CAP = 64  # entries of the support that attention and the fused loss keep for the backward pass
+Shapes = Callable[..., Any]
+
+
+def operator(schema: str) -> Callable[[Shapes], Shapes]:
+    """Define an operator; the function below is its shape rule."""
+    name = schema.partition("(")[0]
+    OPERATORS[name] = schema
+    if not hasattr(torch.ops.parsimax, name):
+        LIBRARY.define(schema)
+
+    def add(shapes: Shapes) -> Shapes:
+        torch.library.register_fake(f"parsimax::{name}", shapes, lib=LIBRARY)
+        return shapes
+
+    return add
 
 
 def like(x: Tensor, *_: Any) -> Tensor:
@@ -25,14 +54,108 @@ def wide(x: Tensor) -> torch.dtype:
     return torch.promote_types(x.dtype, torch.float32)
 
 
-def _per_row(x: Tensor, wanted: bool) -> Tensor:
-    return x.new_empty((math.prod(x.shape[:-1]) if wanted else 0,), dtype=torch.float64)
+def _rows(x: Tensor) -> Any:
+    return math.prod(x.shape[:-1])
 
 
-def _loss_forward(x: Tensor, *_: Any) -> tuple[Tensor, ...]:
-    rows, n = math.prod(x.shape[:-1]), x.shape[-1]
+def _per_row(x: Tensor, wanted: bool, dtype: torch.dtype = torch.float64) -> Tensor:
+    """One number per row, or none at all."""
+    return x.new_empty((_rows(x) if wanted else 0,), dtype=dtype)
+
+
+@operator("_entmax_fwd(Tensor x, Tensor? alpha, float alpha_value) -> Tensor")
+def _entmax_fwd(x: Tensor, alpha: Tensor | None, value: float) -> Tensor:
+    """p; its backward needs p alone."""
+    return like(x)
+
+
+@operator("_entmax_bwd(Tensor p, Tensor g, Tensor? alpha, float alpha_value, bool need_alpha) -> (Tensor, Tensor)")
+def _entmax_bwd(p: Tensor, g: Tensor, alpha: Tensor | None, value: float, need: bool) -> tuple[Tensor, Tensor]:
+    """(dx, dα of each row)."""
+    return like(p), _per_row(p, need)
+
+
+@operator("_entmax_learned_fwd(Tensor x, Tensor alpha) -> (Tensor, Tensor)")
+def _entmax_learned_fwd(x: Tensor, alpha: Tensor) -> tuple[Tensor, Tensor]:
+    """(p, state), for an α that is learned.
+
+    The state is (rows, 2) float64, opaque: what tells the backward to start from x where p of a nearly dense row is too
+    coarse for dα. (0, 2) if no row is such a row, or if the back end has no use for it.
+    """
+    found = torch.library.get_ctx().new_dynamic_size(min=0)
+    return like(x), x.new_empty((found, 2), dtype=torch.float64)
+
+
+@operator(
+    "_entmax_learned_bwd(Tensor p, Tensor x, Tensor g, Tensor alpha, Tensor state, bool need_alpha) -> (Tensor, Tensor)"
+)
+def _entmax_learned_bwd(
+    p: Tensor, x: Tensor, g: Tensor, alpha: Tensor, state: Tensor, need: bool
+) -> tuple[Tensor, Tensor]:
+    """(dx, dα of each row), where the state is not empty."""
+    return like(p), _per_row(p, need)
+
+
+@operator("_support_fwd(Tensor x, Tensor? alpha, float alpha_value, int cap) -> (Tensor, Tensor, Tensor)")
+def _support_fwd(x: Tensor, alpha: Tensor | None, value: float, cap: int) -> tuple[Tensor, ...]:
+    """The non-zeros of entmax: (columns (rows, cap) int64, p (rows, cap), their number (rows,) int64).
+
+    In the order of the columns; NaN counts as one. A row with more than ``cap`` has its first ones; what is left over
+    of other rows is 0 in both.
+    """
+    rows = _rows(x)
+    return x.new_empty((rows, cap), dtype=torch.int64), x.new_empty((rows, cap)), _per_row(x, True, torch.int64)
+
+
+@operator("_topk_sparsemax_fwd(Tensor x, int k) -> (Tensor, Tensor)")
+def _topk_sparsemax_fwd(x: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """(p, whether it is sparsemax of the whole row); the backward is that of entmax at α = 2."""
+    return like(x), _per_row(x, True, torch.bool)
+
+
+@operator("_rsoftmax_fwd(Tensor x, Tensor? rate, float rate_value) -> Tensor")
+def _rsoftmax_fwd(x: Tensor, rate: Tensor | None, value: float) -> Tensor:
+    """p; its backward needs x alone."""
+    return like(x)
+
+
+@operator(
+    "_rsoftmax_bwd(Tensor x, Tensor g, Tensor? rate, float rate_value, bool detach_threshold, bool need_rate) -> "
+    "(Tensor, Tensor)"
+)
+def _rsoftmax_bwd(
+    x: Tensor, g: Tensor, rate: Tensor | None, value: float, detach: bool, need: bool
+) -> tuple[Tensor, Tensor]:
+    """(dx, d rate of each row)."""
+    return like(x), _per_row(x, need)
+
+
+@operator("_budget_fwd(Tensor x, Tensor? budget, float budget_value) -> Tensor")
+def _budget_fwd(x: Tensor, budget: Tensor | None, value: float) -> Tensor:
+    """p; its backward needs p alone."""
+    return like(x)
+
+
+@operator("_budget_bwd(Tensor p, Tensor g, bool need_budget) -> (Tensor, Tensor)")
+def _budget_bwd(p: Tensor, g: Tensor, need: bool) -> tuple[Tensor, Tensor]:
+    """(dx, d budget of each row)."""
+    return like(p), _per_row(p, need)
+
+
+@operator(
+    "_loss_fwd(Tensor x, Tensor target, Tensor? alpha, float alpha_value, float smoothing, Tensor? weight) -> "
+    "(Tensor, Tensor, Tensor, Tensor)"
+)
+def _loss_fwd(x: Tensor, *_: Any) -> tuple[Tensor, ...]:
+    """(loss of each row, state, columns, p).
+
+    ``target`` is int64, one per row, -1 for a row that does not count; ``weight`` float64, one per class, or None for
+    ones. The state is (rows, 5) float64: the maximum, the two numbers of the threshold, dloss/dα, and, as an int64, the
+    size of the support. Columns (rows, cap) int32 and p (rows, cap) hold the support if it is not larger than
+    cap = min(n, max(64, n // 64)); else it is computed again from x.
+    """
+    rows, n, out = _rows(x), x.shape[-1], wide(x)
     cap = torch.sym_min(n, torch.sym_max(64, n // 64))
-    out = wide(x)
     return (
         x.new_empty((rows,), dtype=out),
         x.new_empty((rows, 5), dtype=torch.float64),
@@ -41,8 +164,20 @@ def _loss_forward(x: Tensor, *_: Any) -> tuple[Tensor, ...]:
     )
 
 
+@operator(
+    "_loss_bwd(Tensor x, Tensor target, Tensor g, Tensor? alpha, float alpha_value, float smoothing, Tensor? weight, "
+    "Tensor rows, Tensor index, Tensor value) -> (Tensor, Tensor)"
+)
+def _loss_bwd(x: Tensor, target: Tensor, g: Tensor, alpha: Tensor | None, *_: Any) -> tuple[Tensor, Tensor]:
+    """(dx, dα of each row)."""
+    return like(x), _per_row(x, alpha is not None)
+
+
 def _support(x: Tensor, lead: tuple[int, ...], numbers: int, most: int, keep: bool) -> tuple[Tensor, ...]:
-    """What is kept for the backward pass: some numbers a row, its support (indices and weights) and how large it is."""
+    """(threshold (*lead, numbers) float64, columns (*lead, cap) int32, weights (*lead, cap), their number (*lead)).
+
+    cap = min(64, most); a row with more has its number above cap, and is computed again. Not kept: cap is 0.
+    """
     cap = torch.sym_min(CAP, most) if keep else 0
     return (
         x.new_empty((*lead, numbers), dtype=torch.float64),
@@ -52,42 +187,49 @@ def _support(x: Tensor, lead: tuple[int, ...], numbers: int, most: int, keep: bo
     )
 
 
-def _linear_forward(hidden: Tensor, weight: Tensor, *rest: Any) -> tuple[Tensor, ...]:
+@operator(
+    "_linear_loss_fwd(Tensor hidden, Tensor weight, Tensor? bias, Tensor target, Tensor? alpha, float alpha_value, "
+    "float softcap, bool need_state) -> (Tensor loss, Tensor state, Tensor index, Tensor support, Tensor count)"
+)
+def _linear_loss_fwd(hidden: Tensor, weight: Tensor, *rest: Any) -> tuple[Tensor, ...]:
+    """(loss of each row of hidden (N, d), and the support); the numbers are (maximum, edge, dloss/dα)."""
     rows = hidden.shape[:1]
     return hidden.new_empty(rows, dtype=wide(hidden)), *_support(hidden, rows, 3, weight.shape[0], rest[-1])
 
 
-def _linear_backward(g: Tensor, hidden: Tensor, weight: Tensor, bias: Tensor | None, *_: Any) -> tuple[Tensor, ...]:
+@operator(
+    "_linear_loss_bwd(Tensor grad, Tensor hidden, Tensor weight, Tensor? bias, Tensor target, Tensor? alpha, "
+    "float alpha_value, float softcap, Tensor state, Tensor index, Tensor support, Tensor count) -> "
+    "(Tensor dhidden, Tensor dweight, Tensor dbias)"
+)
+def _linear_loss_bwd(g: Tensor, hidden: Tensor, weight: Tensor, bias: Tensor | None, *_: Any) -> tuple[Tensor, ...]:
     return like(hidden), like(weight), hidden.new_empty((0,), dtype=wide(hidden)) if bias is None else like(bias)
 
 
-def _attention_forward(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> tuple[Tensor, ...]:
+@operator(
+    "_attention_fwd(Tensor q, Tensor k, Tensor v, Tensor? mask, Tensor? alpha, float alpha_value, bool causal, "
+    "float scale, bool need_state) -> (Tensor out, Tensor threshold, Tensor index, Tensor weight, Tensor count)"
+)
+def _attention_fwd(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> tuple[Tensor, ...]:
+    """(context, and the support of each query); the numbers are (maximum, edge).
+
+    q (B, H, L, E), k (B, K, S, E), v (B, K, S, Ev), K divides H; mask and alpha have size 1 where they repeat.
+    """
     lead = q.shape[:-1]
     return q.new_empty((*lead, v.shape[-1])), *_support(q, lead, 2, k.shape[-2], rest[-1])
 
 
-def _attention_backward(g: Tensor, q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> tuple[Tensor, ...]:
+@operator(
+    "_attention_bwd(Tensor grad, Tensor q, Tensor k, Tensor v, Tensor? mask, Tensor? alpha, float alpha_value, "
+    "bool causal, float scale, Tensor threshold, Tensor index, Tensor weight, Tensor count, bool mask_grad) -> "
+    "(Tensor dq, Tensor dk, Tensor dv, Tensor dalpha, Tensor dmask)"
+)
+def _attention_bwd(g: Tensor, q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> tuple[Tensor, ...]:
     lead = q.shape[:-1]
     by_alpha = q.new_empty((*lead, 1), dtype=torch.float64)
     by_mask = q.new_empty((*lead, k.shape[-2] if rest[-1] else 0), dtype=wide(q))
     return like(q), like(k), like(v), by_alpha, by_mask
 
 
-SHAPES: dict[str, Callable[..., Any]] = {
-    "_entmax_fwd": like,
-    "_entmax_bwd": lambda p, g, alpha, value, wanted: (like(p), _per_row(p, wanted)),
-    "_topk_sparsemax_fwd": lambda x, k: (like(x), _per_row(x, True).to(torch.bool)),
-    "_rsoftmax_fwd": like,
-    "_rsoftmax_bwd": lambda x, g, rate, value, detach, wanted: (like(x), _per_row(x, wanted)),
-    "_budget_fwd": like,
-    "_budget_bwd": lambda p, g, wanted: (like(p), _per_row(p, wanted)),
-    "_loss_fwd": _loss_forward,
-    "_loss_bwd": lambda x, target, g, alpha, *_: (like(x), _per_row(x, alpha is not None)),
-    "_linear_loss_fwd": _linear_forward,
-    "_linear_loss_bwd": _linear_backward,
-    "_attention_fwd": _attention_forward,
-    "_attention_bwd": _attention_backward,
-}
-if library.AVAILABLE:
-    for _name, _shape in SHAPES.items():
-        torch.library.register_fake(f"parsimax::{_name}", _shape, lib=LIBRARY)
+if not hasattr(torch.ops.parsimax, "_isa"):
+    LIBRARY.define("_isa() -> int")  # of the C++ kernels: the instruction set in use, as an index of library.LEVELS

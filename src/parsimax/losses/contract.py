@@ -14,14 +14,16 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ..engine.apply import kernels_serve
 from ..engine.arguments import Interval, check_number, check_scores
 from ..engine.chunked import Formula, Solve, Traced, evaluate
 from ..engine.clean import Clean, Parameter, as_tensor, clean, fallback, inside, poisoned
-from ..engine.modes import is_plain
+from ..engine.modes import is_plain, kernels_serve
 from ..engine.precision import work_dtype
 
 REDUCTIONS = ("mean", "sum", "none")
+# The losses of rows by a kernel, of (x, target, parameter, smoothing, class weights or None for ones, which count only
+# with smoothing); a target of -1 counts as 0.
+RowLosses = Callable[[Tensor, Tensor, Tensor | None, float, Tensor | None], Tensor]
 
 
 @dataclass(frozen=True)
@@ -47,9 +49,7 @@ class Bound:
     conjugate: Formula
     parameters: tuple[Parameter, ...] = ()
     entropy: Callable[..., Tensor] | None = None
-    # The losses of rows by a kernel, of (x, target, parameter, smoothing, class weights or None for ones, which count
-    # only with smoothing); a target of -1 counts as 0.
-    kernel: Callable[[Tensor, Tensor, Tensor | None, float, Tensor | None], Tensor] | None = None
+    kernel: RowLosses | None = None
 
 
 def class_dim(scores: Tensor) -> int:
@@ -197,6 +197,9 @@ def classification_loss(bound: Bound, scores: Tensor, target: Tensor, options: O
     raw = [as_tensor(p, scores, dim, where) for p in bound.parameters]
     out = loss_dtype(scores)
     run = partial(evaluate, width=1, dtype=work)
+    kinds = {"soft": soft, "smoothing": options.label_smoothing, "weight": options.weight}
+    kinds |= {"conjugate": bound.kernel is not None, "entropy": bound.entropy is not None}
+    served = kernels_serve(where, x, *raw, **kinds)
     if soft:
         rows = partial(soft_rows, bound, options.label_smoothing)
         aims = target.movedim(dim, -1)
@@ -210,11 +213,7 @@ def classification_loss(bound: Bound, scores: Tensor, target: Tensor, options: O
         rows = partial(hard_rows, bound, options.label_smoothing)
         # The kernel smooths with weights; without smoothing they are a factor, and may have a gradient.
         smoothed = options.weight if options.label_smoothing else None
-        if (
-            bound.kernel is not None
-            and not (smoothed is not None and smoothed.requires_grad)
-            and kernels_serve(where, x, *raw)
-        ):
+        if served and bound.kernel is not None:
             aim = torch.where(keep, index, -1).squeeze(-1).contiguous()
             smoothed = None if smoothed is None else smoothed.to(work)
             alpha = raw[0] if raw else None

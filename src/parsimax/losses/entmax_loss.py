@@ -19,7 +19,7 @@ from ..mappings.entmax import argmax_rows, entmax_conjugate
 from ..mappings.entmax15 import entmax15_conjugate
 from ..mappings.softmax import softmax_conjugate
 from ..mappings.sparsemax import sparsemax_conjugate
-from .contract import Bound, Options, check_no_weight, class_dim, classification_loss, hard_rows
+from .contract import Bound, Options, RowLosses, check_no_weight, class_dim, classification_loss, hard_rows
 from .fused_rows import row_losses
 
 DOMAIN = Interval(0, math.inf, closed_low=False)
@@ -35,8 +35,8 @@ SPECIAL = {1.0: softmax_conjugate, 1.5: entmax15_conjugate, 2.0: sparsemax_conju
 
 def bind(alpha: float | Tensor) -> Bound:
     if isinstance(alpha, (int, float)) and not isinstance(alpha, bool) and alpha in SPECIAL:
-        return Bound(SPECIAL[float(alpha)], kernel=partial(_rows, value=float(alpha)))
-    return Bound(entmax_conjugate, (Parameter("alpha", alpha, DOMAIN),), kernel=partial(_rows, value=0.0))
+        return Bound(SPECIAL[float(alpha)], kernel=kernel_at(float(alpha)))
+    return Bound(entmax_conjugate, (Parameter("alpha", alpha, DOMAIN),), kernel=kernel_at(0.0))
 
 
 def by_formula(
@@ -69,6 +69,11 @@ def _rows(
 
 
 _kernel = partial(row_losses, whole=by_formula)
+
+
+def kernel_at(value: float) -> RowLosses:
+    """The kernel of the loss at a fixed α; 0 if α comes as a tensor."""
+    return partial(_rows, value=value)
 
 
 define(

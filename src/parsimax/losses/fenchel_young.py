@@ -9,6 +9,9 @@ from torch import Tensor
 from ..engine.clean import Parameter
 from ..mappings.registry import REGISTRY, Entry, MappingLike, resolve
 from .contract import Bound, Options, classification_loss, is_soft
+from .entmax_loss import kernel_at
+
+FAMILY = {"softmax": 1.0, "entmax15": 1.5, "sparsemax": 2.0, "entmax": 0.0}  # whose losses have a kernel, and its α
 
 
 def bind(entry: Entry, settings: dict[str, Any], where: str, *, keep_entropy: bool) -> Bound:
@@ -18,11 +21,12 @@ def bind(entry: Entry, settings: dict[str, Any], where: str, *, keep_entropy: bo
             f"{where}: {entry.name} is no gradient of a convex function, so it has no such loss; {have} have"
         )
     entropy = entry.regulariser.entropy if keep_entropy else None
+    kernel = kernel_at(FAMILY[entry.name]) if entry.name in FAMILY else None
     if entry.setting is None:
-        return Bound(entry.regulariser.conjugate, (), entropy)
+        return Bound(entry.regulariser.conjugate, (), entropy, kernel)
     value = settings.get(entry.setting.name, entry.setting.example)
     domain = entry.regulariser.domain or entry.setting.domain
-    return Bound(entry.regulariser.conjugate, (Parameter(entry.setting.name, value, domain),), entropy)
+    return Bound(entry.regulariser.conjugate, (Parameter(entry.setting.name, value, domain),), entropy, kernel)
 
 
 def fenchel_young_loss(

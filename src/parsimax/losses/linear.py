@@ -9,11 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..engine.apply import kernels_serve
 from ..engine.arguments import Interval, check_number, check_scores
 from ..engine.chunked import flat_rows
 from ..engine.clean import as_tensor
-from ..engine.modes import is_plain
+from ..engine.modes import is_plain, kernels_serve
 from ..engine.operators import define
 from ..engine.precision import work_dtype
 from ..kernels.schemas import wide
@@ -111,7 +110,8 @@ def linear_entmax_loss(
         own = cw.to(work).reshape(-1)[index] if class_weight is not None else torch.ones_like(index, dtype=work)
         count = torch.where(keep, own, 0).sum()
     plain = is_plain(hidden, weight, target, *raw)
-    kernel = _kernel_can(plan, hidden, weight, bias, target, *raw)
+    kinds = {"soft": soft, "smoothing": label_smoothing, "softcap": softcap, "bias": bias}
+    kernel = kernels_serve(where, hidden, weight, target, *raw, **kinds)
     if plain or kernel:
         flat = [flat_rows(t, lead) for t in rest]
         run = _by_kernel if kernel else chunked_losses
@@ -119,18 +119,6 @@ def linear_entmax_loss(
     else:
         loss = whole_losses(plan, hidden, weight, bias, tuple(rest)).squeeze(-1)
     return reduced(loss, count, reduction).to(hidden.dtype)
-
-
-def _kernel_can(plan: Plan, hidden: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, *raw: Tensor) -> bool:
-    """Whether the kernel serves: not with autocast, which would cast the layer, nor with infinite biases to smooth,
-    which a graph cannot rule out."""
-    return (
-        plan.sparse
-        and hidden.dtype == weight.dtype
-        and (hidden.is_meta or not torch.is_autocast_enabled(hidden.device.type))
-        and kernels_serve("linear_entmax_loss", hidden, weight, target, *raw)
-        and not (plan.smoothing and bias is not None and not (is_plain(bias) and bias.isfinite().all()))
-    )
 
 
 def _by_kernel(plan: Plan, hidden: Tensor, weight: Tensor, bias: Tensor | None, *rest: Tensor) -> Tensor:

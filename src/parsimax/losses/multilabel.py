@@ -11,7 +11,7 @@ from torch import Tensor
 from ..engine.arguments import check_scores
 from ..engine.chunked import Solve, Traced, evaluate
 from ..engine.clean import Parameter, as_tensor, clean, inside
-from ..engine.modes import is_plain
+from ..engine.modes import is_plain, kernels_serve
 from ..engine.precision import work_dtype
 from ..mappings.registry import Entry, MappingLike, resolve
 from ..mappings.sparsehourglass import hourglass_scale
@@ -46,6 +46,7 @@ def _rows_loss(entry: Entry, settings: dict[str, Any], scores: Tensor, target: T
     if entry.regulariser is not None:
         bound: Bound = bind(entry, settings, where, keep_entropy=True)
         raw = [as_tensor(p, scores, scores.dim() - 1, where) for p in bound.parameters]
+        kernels_serve(where, scores, *raw)  # none does, which is an error for those who insist on them
         ones = torch.ones((1,) * (scores.dim() - 1) + scores.shape[-1:], dtype=work, device=scores.device)
         return evaluate(partial(soft_rows, bound, 0.0), scores, *raw, target, ones, width=1, dtype=work).squeeze(-1)
     if entry.name in ("rsoftmax", "tsoftmax", "sigsoftmax"):

@@ -27,6 +27,7 @@ from .softmax import softmax
 from .sparsegen import sparsegen
 from .sparsehourglass import sparsehourglass
 from .sparsemax import sparsemax
+from .support import support
 from .topk_sparsemax import topk_sparsemax
 from .tsoftmax import tsoftmax
 
@@ -57,6 +58,7 @@ __all__ = [
     "sparsehourglass",
     "sparsemax",
     "sparsemoid",
+    "support",
     "topk_sparsemax",
     "tsoftmax",
 ]

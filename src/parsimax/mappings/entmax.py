@@ -19,7 +19,7 @@ from ..engine.apply import apply
 from ..engine.arguments import Interval
 from ..engine.chunked import Formula, Solve, Traced
 from ..engine.clean import Parameter
-from ..engine.modes import is_plain, quick
+from ..engine.modes import quick
 from ..engine.operators import define
 from ..engine.search import MAX_STEPS, narrowed, search
 from ..kernels.schemas import like
@@ -218,15 +218,10 @@ def entmax(
             return KERNELS[alpha].forward(scores, None)
         return apply(SPECIAL[alpha], scores, dim=dim, mask=mask, dtype=dtype, where="entmax", kernel=KERNELS[alpha])
     parameter = Parameter("alpha", alpha, DOMAIN)
-    kernel = None if getattr(scores, "dtype", None) == torch.float64 and _is_steep(alpha) else KERNEL
-    return apply(entmax_rows, scores, parameter, dim=dim, mask=mask, dtype=dtype, where="entmax", kernel=kernel)
-
-
-def _is_steep(alpha: float | Tensor) -> bool:
-    """For α > 2 an entry can appear between two neighbouring doubles; only the formula goes between them."""
-    if isinstance(alpha, Tensor):
-        return not is_plain(alpha) or bool(alpha.detach().gt(2).any())
-    return isinstance(alpha, (int, float)) and alpha > 2
+    where = "entmax"
+    return apply(
+        entmax_rows, scores, parameter, dim=dim, mask=mask, dtype=dtype, where=where, kernel=KERNEL, alpha=alpha
+    )
 
 
 def _kernel(x: Tensor, alpha: Tensor | None, value: float) -> Tensor:

@@ -5,18 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..engine.fused import RowKernel
-from ..kernels import library
+from ..engine.modes import direct
 
 ops = torch.ops.parsimax
-# What the overload calls: choosing it anew at each call costs a microsecond, and going through Python a third of one.
-_overload: Any = ops._entmax_fwd.default if library.AVAILABLE else None
-_entmax_fwd: Any = getattr(_overload, "_op", _overload)
+_entmax_fwd = direct(ops._entmax_fwd.default)  # choosing the overload anew at each call costs a microsecond
 
 
 def _wide(p: Tensor) -> Tensor:

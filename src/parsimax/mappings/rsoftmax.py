@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -114,9 +115,9 @@ def rsoftmax(
 
     Reference: Bałazy, Struski, Śmieja and Tabor, r-softmax, ICCS 2023.
     """
-    formula, kernel = FORMULAS[bool(detach_threshold)], None if detach_threshold else KERNEL
-    parameter = Parameter("rate", rate, DOMAIN)
-    return apply(formula, scores, parameter, dim=dim, mask=mask, dtype=dtype, where="rsoftmax", kernel=kernel)
+    formula, parameter = FORMULAS[bool(detach_threshold)], Parameter("rate", rate, DOMAIN)
+    face: dict[str, Any] = {"dim": dim, "mask": mask, "dtype": dtype, "where": "rsoftmax"}
+    return apply(formula, scores, parameter, **face, kernel=KERNEL, detach_threshold=bool(detach_threshold))
 
 
 define("rsoftmax(Tensor x, Tensor rate) -> Tensor", KERNEL, rsoftmax, like)

@@ -152,15 +152,6 @@ Five attention_backward(Tensor grad, Tensor q, Tensor k, Tensor v, optional<Tens
 }
 }  // namespace
 
-STABLE_TORCH_LIBRARY_FRAGMENT(parsimax, m) {
-  m.def(
-      "_attention_fwd(Tensor q, Tensor k, Tensor v, Tensor? mask, Tensor? alpha, float alpha_value, bool causal, float scale, "
-      "bool need_state) -> (Tensor out, Tensor threshold, Tensor index, Tensor weight, Tensor count)");
-  m.def(
-      "_attention_bwd(Tensor grad, Tensor q, Tensor k, Tensor v, Tensor? mask, Tensor? alpha, float alpha_value, bool causal, "
-      "float scale, Tensor threshold, Tensor index, Tensor weight, Tensor count, bool mask_grad) -> "
-      "(Tensor dq, Tensor dk, Tensor dv, Tensor dalpha, Tensor dmask)");
-}
 STABLE_TORCH_LIBRARY_IMPL(parsimax, CPU, m) {
   m.impl("_attention_fwd", TORCH_BOX(&attention_forward));
   m.impl("_attention_bwd", TORCH_BOX(&attention_backward));

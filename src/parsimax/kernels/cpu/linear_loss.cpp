@@ -175,14 +175,6 @@ std::tuple<Tensor, Tensor, Tensor> linear_loss_backward(Tensor grad, Tensor hidd
 }
 }  // namespace
 
-STABLE_TORCH_LIBRARY_FRAGMENT(parsimax, m) {
-  m.def(
-      "_linear_loss_fwd(Tensor hidden, Tensor weight, Tensor? bias, Tensor target, Tensor? alpha, float alpha_value, float softcap, "
-      "bool need_state) -> (Tensor loss, Tensor state, Tensor index, Tensor support, Tensor count)");
-  m.def(
-      "_linear_loss_bwd(Tensor grad, Tensor hidden, Tensor weight, Tensor? bias, Tensor target, Tensor? alpha, float alpha_value, "
-      "float softcap, Tensor state, Tensor index, Tensor support, Tensor count) -> (Tensor dhidden, Tensor dweight, Tensor dbias)");
-}
 STABLE_TORCH_LIBRARY_IMPL(parsimax, CPU, m) {
   m.impl("_linear_loss_fwd", TORCH_BOX(&linear_loss_forward));
   m.impl("_linear_loss_bwd", TORCH_BOX(&linear_loss_backward));

@@ -129,6 +129,57 @@ std::tuple<Tensor, Tensor> entmax_learned_bwd(Tensor p, Tensor x, Tensor g, Tens
   return {dx, dalpha};
 }
 
+// The non-zeros of a row, and how many there are; NaN counts as one. W: the unsigned integer of the size of a number.
+template <class W> static int64_t compact(const void* row, int64_t n, int64_t cap, int64_t* index, void* out) {
+  const W* p = (const W*)row;
+  W* value = (W*)out;
+  int64_t count = 0, i = 0;
+  const auto take = [&](int64_t at) {
+    if (!W(p[at] << 1)) return;  // without the sign
+    if (count < cap) index[count] = at, value[count] = p[at];
+    count++;
+  };
+  for (; i + 8 <= n; i += 8) {
+    W any = 0;
+    for (int64_t k = 0; k < 8; k++) any |= p[i + k];
+    if (W(any << 1)) for (int64_t k = 0; k < 8; k++) take(i + k);
+  }
+  for (; i < n; i++) take(i);
+  for (int64_t k = count; k < cap; k++) index[k] = 0, value[k] = 0;
+  return count;
+}
+// A few rows of p at a time are in memory: short rows by the block, which the kernels solve together, others one by one.
+std::tuple<Tensor, Tensor, Tensor> support_fwd(Tensor x, std::optional<Tensor> alpha, double alpha_value, int64_t cap) {
+  STD_TORCH_CHECK(cap >= 0, "parsimax: the support needs a capacity of 0 or more, got ", cap);
+  const int t = type_of(x);
+  const Rows r = rows_of(x);
+  x = packed(x);
+  Tensor index = torch::stable::new_zeros(x, {r.rows, cap}, ScalarType::Long), value = torch::stable::new_zeros(x, {r.rows, cap});
+  Tensor count = one_per_row(x, r.rows, true, ScalarType::Long), hold = x;
+  const Param a = param(alpha, alpha_value, r.rows, hold);
+  const int64_t size = x.element_size(), together = r.n <= SHORT ? BLOCK : 1;
+  if (r.rows == 0 || r.n == 0) return {index, value, count};
+  const auto find = size == 8 ? compact<uint64_t> : size == 4 ? compact<uint32_t> : compact<uint16_t>;
+  auto ends = (int64_t*)count.mutable_data_ptr(), columns = (int64_t*)index.mutable_data_ptr();
+  auto numbers = (char*)value.mutable_data_ptr();
+  const auto part = [&](int64_t first, int64_t last) {
+    std::unique_ptr<char[]> p(new char[together * r.n * size + 64]);
+    for (int64_t b = first * together; b < std::min(last * together, r.rows); b += together) {
+      const int64_t rows = std::min(together, r.rows - b);
+      Param own = a;
+      if (a.data) own.data = (const char*)a.data + b * a.stride * (a.wide ? 8 : 4);
+      const MapArgs args{(const char*)x.const_data_ptr() + b * r.n * size, p.get(), own, r.n, false};
+      kernels().map[t](&args, 0, rows, scratch_for(r.n));
+      for (int64_t k = 0; k < rows; k++)
+        ends[b + k] = find(p.get() + k * r.n * size, r.n, cap, columns + (b + k) * cap, numbers + (b + k) * cap * size);
+    }
+  };
+  const int64_t blocks = (r.rows + together - 1) / together, grain = std::max<int64_t>(1, 32768 / (r.n * together));
+  if (blocks <= grain) part(0, blocks);
+  else torch::stable::parallel_for(0, blocks, grain, part);
+  return {index, value, count};
+}
+
 std::tuple<Tensor, Tensor> topk_fwd(Tensor x, int64_t k) {
   STD_TORCH_CHECK(k >= 1, "parsimax: topk_sparsemax needs k >= 1, got ", k);
   const int t = type_of(x);
@@ -247,27 +298,13 @@ std::tuple<Tensor, Tensor> budget_bwd(Tensor p, Tensor g, bool need_budget) {
 
 int64_t isa() { return level().number; }
 
-STABLE_TORCH_LIBRARY(parsimax, m) {
-  m.def("_entmax_fwd(Tensor x, Tensor? alpha, float alpha_value) -> Tensor");
-  m.def("_entmax_bwd(Tensor p, Tensor g, Tensor? alpha, float alpha_value, bool need_alpha) -> (Tensor, Tensor)");
-  m.def("_entmax_learned_fwd(Tensor x, Tensor alpha) -> (Tensor, Tensor)");
-  m.def("_entmax_learned_bwd(Tensor p, Tensor x, Tensor g, Tensor alpha, Tensor state, bool need_alpha) -> (Tensor, Tensor)");
-  m.def("_topk_sparsemax_fwd(Tensor x, int k) -> (Tensor, Tensor)");
-  m.def("_loss_fwd(Tensor x, Tensor target, Tensor? alpha, float alpha_value, float smoothing, Tensor? weight) -> (Tensor, Tensor, Tensor, Tensor)");
-  m.def(
-      "_loss_bwd(Tensor x, Tensor target, Tensor g, Tensor? alpha, float alpha_value, float smoothing, Tensor? weight, Tensor rows, "
-      "Tensor index, Tensor value) -> (Tensor, Tensor)");
-  m.def("_rsoftmax_fwd(Tensor x, Tensor? rate, float rate_value) -> Tensor");
-  m.def("_rsoftmax_bwd(Tensor x, Tensor g, Tensor? rate, float rate_value, bool detach_threshold, bool need_rate) -> (Tensor, Tensor)");
-  m.def("_budget_fwd(Tensor x, Tensor? budget, float budget_value) -> Tensor");
-  m.def("_budget_bwd(Tensor p, Tensor g, bool need_budget) -> (Tensor, Tensor)");
-  m.def("_isa() -> int");
-}
+// The schemas are in kernels/schemas.py, with what each operator gives and saves.
 STABLE_TORCH_LIBRARY_IMPL(parsimax, CPU, m) {
   m.impl("_entmax_fwd", TORCH_BOX(&entmax_fwd));
   m.impl("_entmax_bwd", TORCH_BOX(&entmax_bwd));
   m.impl("_entmax_learned_fwd", TORCH_BOX(&entmax_learned_fwd));
   m.impl("_entmax_learned_bwd", TORCH_BOX(&entmax_learned_bwd));
+  m.impl("_support_fwd", TORCH_BOX(&support_fwd));
   m.impl("_topk_sparsemax_fwd", TORCH_BOX(&topk_fwd));
   m.impl("_loss_fwd", TORCH_BOX(&loss_fwd));
   m.impl("_loss_bwd", TORCH_BOX(&loss_bwd));

@@ -1,0 +1,72 @@
+"""Which kernels a call would run, and why not others."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .kernels import library
+from .kernels.backends import BACKENDS, EAGER, GRAPH, TRANSFORM, Backend, Request
+from .kernels.dispatch import request_of, wanted
+
+MODES = {
+    GRAPH: "under torch.compile and torch.export",
+    TRANSFORM: "under torch.func and forward-mode derivatives",
+}
+
+
+def explain(name: str, *args: Any, **options: Any) -> str:
+    """Which back end would run a function on these arguments, and why not the others.
+
+    The call is made up to the point where the choice falls, from the same data, so what this says is what runs.
+
+    Args:
+        name: the name of a public function, such as ``"entmax"`` or ``"entmax_loss"``.
+        args: what it would be called with.
+        options: the same, by name.
+
+    Returns:
+        A few lines of text.
+
+    Example:
+        >>> import torch, parsimax
+        >>> print(parsimax.explain("normmax", torch.randn(2, 3), 2.0))
+        normmax: torch
+          cpu: not used: there is no C++ kernel for normmax
+    """
+    from . import _public
+
+    function = getattr(_public, name, None)
+    if name not in _public.__all__ or not callable(function) or isinstance(function, type):
+        functions = [n for n in _public.__all__ if n.islower() and callable(getattr(_public, n))]
+        raise ValueError(f"explain: no function is called {name!r}; there are {', '.join(functions)}")
+    request = request_of(function, *args, **options)
+    if request is None:
+        return f"{name}: torch\n  there is nothing to choose"
+    asked = wanted()
+    own = name if request.name == name else f"{name}, by {request.name}"
+    chosen = choice(request, asked)
+    lines = [f"{own}: {chosen}{f' ({library.level()})' if chosen == 'cpu' else ''}"]
+    lines += [f"  {b.name}: not used: {r}" for b in BACKENDS.values() for r in reasons(b, request, asked)]
+    if chosen in BACKENDS and request.mode == EAGER:
+        lines += [f"  {words}: {_in_mode(request._replace(mode=mode), asked)}" for mode, words in MODES.items()]
+    return "\n".join(lines)
+
+
+def reasons(backend: Backend, request: Request, asked: str) -> list[str]:
+    """Why this back end does not run it."""
+    own = backend.reasons_against(request)
+    return own if asked in ("auto", backend.name) else [*own, f"{asked} kernels were asked for"]
+
+
+def choice(request: Request, asked: str) -> str:
+    """The back end that runs it: ``torch``, the name of another, or ``an error`` if the one asked for cannot."""
+    able = [b.name for b in BACKENDS.values() if not reasons(b, request, asked)]
+    return able[0] if able else "torch" if asked in ("auto", "torch") else "an error"
+
+
+def _in_mode(request: Request, asked: str) -> str:
+    chosen = choice(request, asked)
+    if chosen in BACKENDS:
+        return f"{chosen}, as an operator of the graph"
+    why = "; ".join(r for b in BACKENDS.values() for r in b.reasons_against(request))
+    return chosen if request.mode == TRANSFORM else f"{chosen}: {why}"

@@ -1,0 +1,305 @@
+"""What the back ends can do is data: ``explain``, the choice, ``info`` and errors read it, and none is ever wrong."""
+
+from collections import Counter
+
+import pytest
+import torch
+from torch.autograd import forward_ad
+
+import parsimax
+from cases import normal
+from parsimax import info
+from parsimax.kernels import backends, dispatch, library, schemas
+
+pytestmark = [
+    pytest.mark.skipif(not library.AVAILABLE, reason=str(library.PROBLEM)),
+    pytest.mark.filterwarnings("ignore:`torch.jit.script:DeprecationWarning"),  # torch's own, in forward mode
+]
+
+X, Y = normal(4, 9).float(), torch.tensor([1, 2, 3, 4])
+Q = normal(3, 2, 2, 5, 8).float()
+ALPHA = torch.tensor([[1.2], [1.5], [1.8], [2.5]])
+HIDDEN, WEIGHT, BIAS = normal(4, 6).float(), normal(9, 6, seed=1).float(), normal(9, seed=2).float()
+SOFT = torch.softmax(X, -1)
+
+# name: (function, its tensors, other arguments), each in every dtype and mode below
+CALLS = {
+    "softmax": ("softmax", (X,), {}),
+    "sparsemax": ("sparsemax", (X,), {}),
+    "sparsemax, masked": ("sparsemax", (X,), {"mask": X > -1}),
+    "sparsemax, dim 0": ("sparsemax", (X,), {"dim": 0}),
+    "entmax15": ("entmax15", (X,), {}),
+    "entmax 1.5": ("entmax", (X,), {}),
+    "entmax 1.3": ("entmax", (X,), {"alpha": 1.3}),
+    "entmax 3": ("entmax", (X,), {"alpha": 3}),
+    "entmax inf": ("entmax", (X,), {"alpha": float("inf")}),
+    "entmax, tensor": ("entmax", (X, ALPHA[:3].repeat(2, 1)[:4]), {}),
+    "entmax, steep tensor": ("entmax", (X, ALPHA), {}),
+    "log_entmax": ("log_entmax", (X,), {}),
+    "topk": ("topk_sparsemax", (X,), {"k": 3}),
+    "rsoftmax": ("rsoftmax", (X,), {"rate": 0.5}),
+    "rsoftmax, detached": ("rsoftmax", (X,), {"rate": 0.5, "detach_threshold": True}),
+    "budget": ("budget_sparsemax", (X,), {"budget": 2.0}),
+    "normmax": ("normmax", (X,), {"alpha": 2.0}),
+    "tsoftmax": ("tsoftmax", (X,), {"t": 1.0}),
+    "sparsegen": ("sparsegen", (X,), {"lam": 0.2}),
+    "support": ("support", (X,), {"max_size": 5}),
+    "sparsemax_loss": ("sparsemax_loss", (X, Y), {}),
+    "entmax15_loss, smoothed": ("entmax15_loss", (X, Y), {"label_smoothing": 0.1}),
+    "entmax_loss, tensor": ("entmax_loss", (X, Y, ALPHA), {}),
+    "entmax_loss, soft": ("entmax_loss", (X, SOFT), {}),
+    "entmax_loss, weighted": ("entmax_loss", (X, Y), {"weight": torch.ones(9), "label_smoothing": 0.1}),
+    "entmax_loss, learned weight": (
+        "entmax_loss",
+        (X, Y),
+        {"weight": torch.ones(9, requires_grad=True), "label_smoothing": 0.1},
+    ),
+    "fenchel_young sparsemax": ("fenchel_young_loss", (X, Y), {"mapping": "sparsemax"}),
+    "fenchel_young softmax": ("fenchel_young_loss", (X, Y), {"mapping": "softmax"}),
+    "fenchel_young entmax": ("fenchel_young_loss", (X, Y), {"mapping": "entmax", "alpha": 1.3}),
+    "fenchel_young, smoothed": ("fenchel_young_loss", (X, Y), {"mapping": "sparsemax", "label_smoothing": 0.1}),
+    "fenchel_young normmax": ("fenchel_young_loss", (X, Y), {"mapping": "normmax", "alpha": 2.0}),
+    "multilabel": ("multilabel_loss", (X, SOFT), {}),
+    "multilabel rsoftmax": ("multilabel_loss", (X, SOFT), {"mapping": "rsoftmax", "rate": 0.5}),
+    "linear": ("linear_entmax_loss", (HIDDEN, WEIGHT, Y), {}),
+    "linear, soft": ("linear_entmax_loss", (HIDDEN, WEIGHT, SOFT), {}),
+    "linear, smoothed": ("linear_entmax_loss", (HIDDEN, WEIGHT, Y), {"label_smoothing": 0.1, "bias": BIAS}),
+    "linear, smoothed and capped": (
+        "linear_entmax_loss",
+        (HIDDEN, WEIGHT, Y),
+        {"label_smoothing": 0.1, "softcap": 9.0},
+    ),
+    "linear, infinite bias": (
+        "linear_entmax_loss",
+        (HIDDEN, WEIGHT, Y),
+        {"label_smoothing": 0.1, "bias": BIAS.index_fill(0, torch.tensor([7]), -torch.inf)},
+    ),
+    "entmax_attention": ("entmax_attention", tuple(Q), {}),
+    "entmax_attention, dropout": ("entmax_attention", tuple(Q), {"dropout_p": 0.5}),
+    "entmax_attention, weights": ("entmax_attention", tuple(Q), {"return_weights": True}),
+    "attention sparsemax": ("attention", tuple(Q), {"mapping": "sparsemax"}),
+    "attention rsoftmax": ("attention", tuple(Q), {"mapping": "rsoftmax", "rate": 0.5}),
+    "attention normmax": ("attention", tuple(Q), {"mapping": "normmax", "alpha": 2.0}),
+}
+# The kernel that a function is to run, by the name under which it asks.
+KERNEL = {
+    **dict.fromkeys(("softmax", "sparsemax", "entmax15", "entmax"), "_entmax"),
+    **dict.fromkeys(("sparsemax_loss", "entmax15_loss", "entmax_loss", "fenchel_young_loss"), "_loss_fwd"),
+    "support": "_support_fwd",
+    "topk_sparsemax": "_topk",
+    "rsoftmax": "_rsoftmax",
+    "budget_sparsemax": "_budget",
+    "linear_entmax_loss": "_linear_loss",
+    "entmax_attention": "_attention_fwd",
+}
+
+
+class Counted:
+    """Counts the kernels that run, from below: by implementations that stand before the real ones."""
+
+    def __init__(self, monkeypatch):
+        self.ran = Counter()
+        from parsimax.mappings import entmax_rule
+
+        def spied(overload):
+            def run(*args):
+                self.ran[overload.name().removeprefix("parsimax::")] += 1
+                return overload(*args)
+
+            return run
+
+        packets = {name: getattr(torch.ops.parsimax, name) for name in schemas.OPERATORS}
+        for name, packet in packets.items():
+            monkeypatch.setattr(torch.ops.parsimax, name, spied(packet.default))
+        monkeypatch.setattr(entmax_rule, "_entmax_fwd", spied(packets["_entmax_fwd"].default))
+
+
+@pytest.fixture
+def counted(monkeypatch):
+    return Counted(monkeypatch).ran
+
+
+@pytest.fixture(autouse=True)
+def kernels():
+    """Each test chooses for itself."""
+    with dispatch.use("auto"):
+        yield
+
+
+def cast(tensors, dtype):
+    return tuple(t.to(dtype) if t.is_floating_point() else t for t in tensors)
+
+
+def made(name, dtype, grad=False):
+    function, tensors, options = CALLS[name]
+    tensors = cast(tensors, dtype)
+    if grad:
+        tensors = (tensors[0].clone().requires_grad_(), *tensors[1:])
+    options = {
+        k: v.to(dtype) if isinstance(v, torch.Tensor) and v.dim() == 1 and k == "bias" else v
+        for k, v in options.items()
+    }
+    return function, tensors, options
+
+
+def asked(name, dtype):
+    function, tensors, options = made(name, dtype)
+    request = dispatch.request_of(getattr(parsimax, function), *tensors, **options)
+    assert request is not None
+    return request
+
+
+def says(function, tensors, options):
+    return parsimax.explain(function, *tensors, **options).partition("\n")[0].partition(": ")[2].partition(" ")[0]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("name", CALLS)
+def test_what_explain_says_is_what_runs(name, dtype, counted):
+    for grad in (False, True):
+        function, tensors, options = made(name, dtype, grad)
+        said = says(function, tensors, options)
+        assert not counted, "explain runs no kernel"
+        getattr(parsimax, function)(*tensors, **options)
+        kernel = KERNEL.get(asked(name, dtype).name)
+        ran = kernel is not None and any(each.startswith(kernel) for each in counted)
+        assert said == ("cpu" if ran else "torch"), (said, dict(counted))
+        counted.clear()
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_nothing_runs_under_a_transform(name, counted):
+    function, tensors, options = made(name, torch.float32)
+    said = parsimax.explain(function, *tensors, **options)
+    with forward_ad.dual_level():
+        getattr(parsimax, function)(*tensors, **options)
+        assert says(function, tensors, options) == "torch"
+    assert not counted
+    if ": cpu" in said.partition("\n")[0]:
+        assert "under torch.func and forward-mode derivatives: torch" in said
+
+
+GRAPHS = ["sparsemax", "entmax, tensor", "support", "entmax_loss, soft", "linear, smoothed", "attention rsoftmax"]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("name", GRAPHS)
+def test_what_explain_says_of_a_graph_is_what_it_holds(name, dtype):
+    function, tensors, options = made(name, dtype)
+    said = parsimax.explain(function, *tensors, **options)
+    request = asked(name, dtype)
+
+    class Model(torch.nn.Module):
+        def forward(self, *given):
+            return getattr(parsimax, function)(*given, **options)
+
+    graph = torch.export.export(Model(), tensors).graph
+    operators = {str(node.target) for node in graph.nodes if "parsimax" in str(node.target)}
+    operator = "entmax" if request.name in ("sparsemax", "entmax15", "softmax") else request.name
+    held = f"parsimax.{operator}.default" in operators
+    if ": cpu" not in said.partition("\n")[0]:
+        assert not held
+    else:
+        assert held == ("under torch.compile and torch.export: cpu" in said), (operators, said)
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_who_asks_for_kernels_gets_them_or_the_reasons(name, counted):
+    function, tensors, options = made(name, torch.float32)
+    reasons = backends.CPU.reasons_against(asked(name, torch.float32))
+    with parsimax.use_kernels("cpu"):
+        if not reasons:
+            getattr(parsimax, function)(*tensors, **options)
+            assert counted
+            return
+        assert says(function, tensors, options) == "an"  # an error
+        with pytest.raises(RuntimeError, match="C\\+\\+ kernels were asked for, but ") as error:
+            getattr(parsimax, function)(*tensors, **options)
+    assert all(reason in str(error.value) for reason in reasons) and not counted
+
+
+def test_who_asks_for_kernels_under_a_transform_gets_the_reason():
+    with parsimax.use_kernels("cpu"), pytest.raises(RuntimeError, match="only the formula"):
+        torch.func.vmap(parsimax.sparsemax)(X)
+    with parsimax.use_kernels("cpu"), pytest.raises(RuntimeError, match="a tensor is on meta"):
+        parsimax.entmax(X.to("meta"), 1.3)
+
+
+def test_explain_of_what_has_no_choice():
+    assert "nothing to choose" in parsimax.explain("support_size", SOFT)
+    with pytest.raises(ValueError, match="no function is called 'entmx'; there are attention"):
+        parsimax.explain("entmx", X)
+    with parsimax.use_kernels("torch"):
+        assert parsimax.explain("entmax", X) == "entmax: torch\n  cpu: not used: torch kernels were asked for"
+
+
+def test_info_lists_every_function_with_a_choice_and_no_other():
+    text = info.text()
+    rows = {line.split()[0]: line.split()[1] for line in text.partition("function ")[2].splitlines()[1:]}
+    with_kernels = {name for name, chosen in rows.items() if chosen == "cpu"}
+    assert with_kernels == {*backends.CPU.serves, "attention"}
+    assert {"normmax", "multilabel_loss"} <= {name for name, chosen in rows.items() if chosen == "torch"}
+    assert "set_step" not in rows and "replace_attention" not in rows
+
+
+def test_every_condition_belongs_to_a_kernel():
+    assert {*backends.CPU.serves} == {*KERNEL}
+    for name in schemas.OPERATORS:
+        assert name == "_isa" or getattr(torch.ops.parsimax, name).default is not None
+
+
+def samples():
+    """Arguments of every operator."""
+    p, g = parsimax.entmax15(X), normal(4, 9, seed=3).float()
+    alpha = ALPHA[:, 0].double()
+    yield "_entmax_fwd", (X, alpha, 0.0)
+    yield "_entmax_fwd", (X, None, 1.5)
+    yield "_entmax_bwd", (p, g, None, 1.5, False)
+    yield "_entmax_bwd", (p, g, alpha, 0.0, True)
+    learned = torch.tensor([1.1], dtype=torch.float64)
+    wide = normal(4, 300).float() / 100
+    yield "_entmax_learned_fwd", (wide, learned)
+    q, state = torch.ops.parsimax._entmax_learned_fwd(wide, learned)
+    yield "_entmax_learned_bwd", (q, wide, q, learned, state, True)
+    yield "_support_fwd", (X, alpha, 0.0, 3)
+    yield "_topk_sparsemax_fwd", (X, 3)
+    yield "_rsoftmax_fwd", (X, None, 0.5)
+    yield "_rsoftmax_bwd", (X, g, None, 0.5, False, True)
+    yield "_budget_fwd", (X, None, 2.0)
+    yield "_budget_bwd", (parsimax.budget_sparsemax(X, 2.0), g, True)
+    yield "_loss_fwd", (X, Y, alpha, 0.0, 0.1, torch.ones(9, dtype=torch.float64))
+    _, *state = torch.ops.parsimax._loss_fwd(X, Y, None, 1.5, 0.0, None)
+    yield "_loss_bwd", (X, Y, torch.ones(4), None, 1.5, 0.0, None, *state)
+    yield "_linear_loss_fwd", (HIDDEN, WEIGHT, BIAS, Y, None, 1.5, 0.0, True)
+    _, *state = torch.ops.parsimax._linear_loss_fwd(HIDDEN, WEIGHT, BIAS, Y, None, 1.5, 0.0, True)
+    yield "_linear_loss_bwd", (torch.ones(4), HIDDEN, WEIGHT, BIAS, Y, None, 1.5, 0.0, *state)
+    yield "_attention_fwd", (*Q, None, None, 1.5, False, 0.3, True)
+    own = torch.full((1, 2, 1, 1), 1.5, dtype=torch.float64)
+    _, *state = torch.ops.parsimax._attention_fwd(*Q, None, own, 0.0, False, 0.3, True)
+    yield "_attention_bwd", (Q[0], *Q, None, own, 0.0, False, 0.3, *state, False)
+    x = X.clone().requires_grad_()
+    yield "entmax", (x, ALPHA, 0.0)
+    yield "topk_sparsemax", (x, 3)
+    yield "rsoftmax", (x, torch.full((1, 1), 0.5))
+    yield "budget_sparsemax", (x, torch.full((1, 1), 2.0))
+    yield "entmax_loss", (x, Y, None, 1.5, 0.1, None)
+    yield "linear_entmax_loss", (HIDDEN.clone().requires_grad_(), WEIGHT, None, None, Y, 1.5, 0.0)
+    yield "entmax_attention", (Q[0].clone().requires_grad_(), Q[1], Q[2], None, None, 1.5, True, 0.3)
+
+
+SAMPLES = list(samples()) if library.AVAILABLE else []
+
+
+def test_every_operator_has_a_sample():
+    assert {*schemas.OPERATORS} <= {name for name, _ in SAMPLES}
+
+
+@pytest.mark.parametrize("at", range(len(SAMPLES)), ids=lambda at: SAMPLES[at][0])
+def test_opcheck(at):
+    """Of a support that is kept, what lies beyond its end is never written: filled, so that it can be compared."""
+    name, args = SAMPLES[at]
+    torch.use_deterministic_algorithms(True)
+    try:
+        torch.library.opcheck(getattr(torch.ops.parsimax, name).default, args)
+    finally:
+        torch.use_deterministic_algorithms(False)
