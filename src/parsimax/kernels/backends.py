@@ -7,7 +7,7 @@ here. A caller says what it was asked for (a :class:`Request`) and never whether
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -28,71 +28,68 @@ class Request(NamedTuple):
     options: Mapping[str, Any]
 
 
-Reasons = Iterator[str]
+Condition = Callable[[Request], str | None]  # the reason why a kernel does not take this, if it does not
 
 
-def _steep(request: Request) -> Reasons:
+def _steep(request: Request) -> str | None:
     """For α > 2 an entry can appear between two neighbouring doubles; only the formula goes between them."""
     alpha = request.options.get("alpha")
     if alpha is None or request.tensors[0].dtype != torch.float64:
-        return
-    if isinstance(alpha, Tensor):
-        if request.mode != EAGER:
-            yield "float64 scores with a tensor alpha, which may be above 2, where only the formula is exact"
-        elif bool(alpha.detach().gt(2).any()):
-            yield "float64 scores with an alpha above 2, where only the formula is exact"
-    elif 2 < alpha < math.inf:
-        yield "float64 scores with an alpha above 2, where only the formula is exact"
+        return None
+    if isinstance(alpha, Tensor) and request.mode != EAGER:
+        return "float64 scores with a tensor alpha, which may be above 2, where only the formula is exact"
+    steep = bool(alpha.detach().gt(2).any()) if isinstance(alpha, Tensor) else 2 < alpha < math.inf
+    return "float64 scores with an alpha above 2, where only the formula is exact" if steep else None
 
 
-def _sized_by_values(request: Request) -> Reasons:
-    if request.mode != EAGER:
-        yield "the size of the result depends on values, which a graph has not: entmax stands for it"
+def _sized_by_values(request: Request) -> str | None:
+    values = request.mode == EAGER
+    return None if values else "the size of the result depends on values, which a graph has not: entmax stands for it"
 
 
-def _threshold(request: Request) -> Reasons:
-    if request.options.get("detach_threshold"):
-        yield "detach_threshold=True has no kernel"
+def _detached(request: Request) -> str | None:
+    return "detach_threshold=True has no kernel" if request.options.get("detach_threshold") else None
 
 
-def _class_indices(request: Request) -> Reasons:
-    """What holds for every loss."""
-    options = request.options
-    if options.get("soft"):
-        yield "target probabilities have no kernel, class indices have"
-    if not options.get("conjugate", True):
-        yield "the loss of this mapping has no kernel"
+def _soft(request: Request) -> str | None:
+    return "target probabilities have no kernel, class indices have" if request.options.get("soft") else None
 
 
-def _loss(request: Request) -> Reasons:
-    yield from _class_indices(request)
+def _other_loss(request: Request) -> str | None:
+    return None if request.options.get("conjugate", True) else "the loss of this mapping has no kernel"
+
+
+def _smoothed(request: Request) -> str | None:
     options = request.options
     weight = options.get("weight")
-    if options.get("smoothing"):
-        if options.get("entropy"):
-            yield "label smoothing with the entropy of the target kept has no kernel"
-        if weight is not None and weight.requires_grad:
-            yield "label smoothing with a class weight that needs a gradient has no kernel"
+    if not options.get("smoothing"):
+        return None
+    if options.get("entropy"):
+        return "label smoothing with the entropy of the target kept has no kernel"
+    learned = weight is not None and weight.requires_grad
+    return "label smoothing with a class weight that needs a gradient has no kernel" if learned else None
 
 
-def _linear(request: Request) -> Reasons:
-    yield from _class_indices(request)
+def _smoothed_layer(request: Request) -> str | None:
     options = request.options
     bias = options.get("bias")
-    if options.get("smoothing"):
-        if options.get("softcap"):
-            yield "label smoothing with softcap has no kernel"
-        if bias is not None and request.mode != EAGER:
-            yield "label smoothing with a bias, which may be infinite"
-        elif bias is not None and not bias.isfinite().all():
-            yield "label smoothing with an infinite bias has no kernel"
+    if not options.get("smoothing"):
+        return None
+    if options.get("softcap"):
+        return "label smoothing with softcap has no kernel"
+    if bias is not None and request.mode != EAGER:
+        return "label smoothing with a bias, which may be infinite"
+    infinite = bias is not None and not bias.isfinite().all()
+    return "label smoothing with an infinite bias has no kernel" if infinite else None
 
 
-def _attention(request: Request) -> Reasons:
-    if request.options.get("dropout"):
-        yield "dropout has no kernel"
-    if request.options.get("return_weights"):
-        yield "return_weights=True needs the matrix of weights, which the kernel never builds"
+def _dropout(request: Request) -> str | None:
+    return "dropout has no kernel" if request.options.get("dropout") else None
+
+
+def _weights(request: Request) -> str | None:
+    wanted = request.options.get("return_weights")
+    return "return_weights=True needs the matrix of weights, which the kernel never builds" if wanted else None
 
 
 @dataclass(frozen=True)
@@ -104,7 +101,7 @@ class Backend:
     device: str
     dtypes: tuple[torch.dtype, ...]
     problem: str | None  # why it cannot be used at all
-    serves: Mapping[str, tuple[Callable[[Request], Reasons], ...]]  # function -> what its kernel does not take
+    serves: Mapping[str, tuple[Condition, ...]]  # function -> what its kernel does not take
 
     def reasons_against(self, request: Request) -> list[str]:
         """Why it cannot run this; empty if it can."""
@@ -119,10 +116,13 @@ class Backend:
         if request.name not in self.serves:
             return [*reasons, f"there is no {self.title.removesuffix('s')} for {request.name}"]
         for condition in self.serves[request.name]:
-            reasons.extend(condition(request))
+            reason = condition(request)
+            if reason is not None:
+                reasons.append(reason)
         return reasons
 
 
+_LOSS = (_soft, _other_loss, _smoothed)
 CPU = Backend(
     "cpu",
     "C++ kernels",
@@ -136,14 +136,14 @@ CPU = Backend(
         "entmax": (_steep,),
         "support": (_steep, _sized_by_values),
         "topk_sparsemax": (),
-        "rsoftmax": (_threshold,),
+        "rsoftmax": (_detached,),
         "budget_sparsemax": (),
-        "sparsemax_loss": (_loss,),
-        "entmax15_loss": (_loss,),
-        "entmax_loss": (_loss,),
-        "fenchel_young_loss": (_loss,),
-        "linear_entmax_loss": (_linear,),
-        "entmax_attention": (_attention,),
+        "sparsemax_loss": _LOSS,
+        "entmax15_loss": _LOSS,
+        "entmax_loss": _LOSS,
+        "fenchel_young_loss": _LOSS,
+        "linear_entmax_loss": (_soft, _smoothed_layer),
+        "entmax_attention": (_dropout, _weights),
     },
 )
 BACKENDS = {backend.name: backend for backend in (CPU,)}
