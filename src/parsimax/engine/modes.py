@@ -39,6 +39,7 @@ _backward_pass: Callable[[], int] = torch._C._current_graph_task_id
 _NO_TORCH_FUNCTION: Any = torch._C._disabled_torch_function_impl
 
 PLAIN = (Tensor, torch.nn.Parameter)
+_BUILT, _DTYPES = backends.CPU.problem is None, backends.CPU.dtypes  # for quick()
 TRACEABLE = (*PLAIN, FakeTensor)
 
 
@@ -56,7 +57,8 @@ def is_plain(*tensors: Tensor) -> bool:
     """Nothing but reverse-mode autograd looks at this call."""
     return not (
         torch.compiler.is_compiling()
-        or transformed()
+        or _transforms_are_active()
+        or forward_ad._current_level >= 0
         or _dispatch_modes() > 0
         or any(type(t) not in PLAIN or t.is_meta or _is_batched(t) for t in tensors)
     )
@@ -107,11 +109,11 @@ def quick(x: Tensor, dim: int) -> bool:
     """
     return (
         type(x) is Tensor
-        and backends.CPU.problem is None
+        and _BUILT
         and not torch.compiler.is_compiling()
-        and dispatch.wanted() != "torch"
+        and dispatch.wanted_in_eager_code() != "torch"
         and x.is_cpu
-        and x.dtype in backends.CPU.dtypes
+        and x.dtype in _DTYPES
         and x.dim() > 0
         and not x.is_nested
         and (dim == -1 or dim == x.dim() - 1)

@@ -65,6 +65,11 @@ def wanted() -> str:
     """The choice that holds here."""
     if torch.compiler.is_dynamo_compiling():
         return _traced.inner or _state.default
+    return wanted_in_eager_code()
+
+
+def wanted_in_eager_code() -> str:
+    """The same where it is known that nothing is being compiled."""
     blocks = _blocks.get()
     return _state.default if blocks is None else blocks[0]
 
@@ -160,7 +165,7 @@ def served(request: Request) -> bool:
     """Whether kernels run this. An explicit request that cannot be met raises; an automatic choice falls through."""
     asked = wanted()
     if asked == "torch":
-        if _trial.get():
+        if not torch.compiler.is_dynamo_compiling() and _trial.get():
             raise Requested(request)
         return False
     for backend in BACKENDS.values() if asked == "auto" else (BACKENDS[asked],):
