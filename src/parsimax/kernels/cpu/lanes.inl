@@ -302,7 +302,7 @@ inline void solve_lanes_fixed(V<T>* z, i64 columns, V<T> count, V<T>& E, V<T>& s
     }
     next = k > 0 ? next : V<T>{};
     step = live > 0 ? next : step;
-    live = left > TOL ? live : V<T>{};
+    live = left > TOL ? (E - step < E ? live : V<T>{}) : V<T>{};  // a step below the rounding of E is all that is left
     if (!gt_bits<T>(live, V<T>{})) break;
   }
 }
