@@ -571,6 +571,53 @@ def test_cross_attention_with_its_own_keys(tab, tmp_path):
     assert tab.problems == []
 
 
+PIXEL = base64.b64decode(
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+)
+
+
+@needs_browser
+def test_captions_facts_and_pictures(tab, tmp_path):
+    weights = {"decoder.layers.0.encoder_attn": sparse(2, 1, 3, 9)}
+    names = [list("abcdefghi")] * 2, [list("xyz"), ["long_name"] * 3]
+    own = Recording.from_weights(weights, tokens=names[0], target_tokens=names[1])
+    hostile = "</dl><img src=x onerror='window.hacked = 1'> @@SCRIPT@@"
+    path = write_report(
+        own,
+        tmp_path / "report.html",
+        captions=["The reference", hostile],
+        facts={"accuracy": "0.5", hostile: hostile},
+        pictures={hostile: PIXEL},
+    )
+    opened(tab, path)
+    assert tab.run("document.getElementById('caption').textContent") == "The reference"
+    assert tab.run(SENTENCES.format("sentences")) == [names[0][0], names[1][0]], (
+        "the source first, though it is the keys"
+    )
+    assert tab.run("[...document.images].map(i => [i.alt, i.naturalWidth])") == [[hostile, 1]]
+    assert tab.run("[...document.querySelectorAll('#more dd')].map(d => d.textContent)") == ["0.5", hostile]
+    shape = tab.run(
+        "(({width, height}) => [width, height])(document.querySelector('.card canvas').getBoundingClientRect())"
+    )
+    assert shape[0] > 500 and shape[0] / shape[1] == pytest.approx(3, rel=0.05), "one head alone uses the width"
+    choose(tab, "example", 2)
+    assert tab.run("document.getElementById('caption').textContent") == hostile
+    opened(tab, path, "#head=0.0")
+    assert tab.run("document.getElementById('matrix').dataset.columns") == "flat"
+    assert tab.run("typeof window.hacked") == "undefined" and tab.problems == []
+    assert {request.partition(":")[0] for request in tab.requests} == {"file", "data"}
+    long = Recording.from_weights({"layers.0": sparse(1, 1, 9, 9)}, tokens=[["a_rather_long_name"] * 9])
+    opened(tab, write_report(long, tmp_path / "long.html"), "#head=0.0")
+    assert tab.run("document.getElementById('matrix').dataset.columns") == "turned"
+    assert not tab.run("document.getElementById('more')") and tab.run("document.getElementById('caption').hidden")
+
+
+def test_captions_must_be_as_many_as_examples(tmp_path):
+    own = Recording.from_weights({"layers.0": sparse(2, 1, 3, 3)})
+    with pytest.raises(ValueError, match="1 captions for 2 examples"):
+        write_report(own, tmp_path / "report.html", captions=["one"])
+
+
 @needs_browser
 def test_one_token_no_alpha_and_a_layer_that_did_not_run(tab, tmp_path):
     layers = [Layer("layers.0", "self", "", 1), Layer("layers.1", "self", "", 2)]

@@ -231,7 +231,13 @@ def restored(folder: Path, checkpoint: str) -> tuple[runs.Run, Entry, Any, Any]:
         raise SettingsError(f"{path} does not exist: the run has not come to its first validation")
     from .kit.training import restore
 
-    return run, entry, settings, restore(entry.recipe().reopen(settings, run, data=False), path)
+    task = entry.recipe().reopen(settings, run, data=False)
+    try:
+        return run, entry, settings, restore(task, path)
+    except SettingsError as error:
+        other = run.last if path == run.best else run.best
+        hint = f"; --checkpoint {other.stem} may be whole" if other.exists() and "damaged" in str(error) else ""
+        raise SettingsError(f"{error}{hint}") from None
 
 
 def _remove(run: runs.Run) -> None:

@@ -37,7 +37,8 @@ function measure() {
 function layout() {
   if (!open.weights || find("head").hidden) return;
   open.size = measure();
-  const { left, top, width, height, across, down } = open.size;
+  const { left, top, width, height, across, down, columns, flat } = open.size;
+  find("matrix").dataset.columns = flat ? "flat" : columns ? "turned" : "numbered";
   const whole = { width: left + width * open.weights.keys, height: top + height * open.weights.queries };
   style(find("space"), whole);
   style(find("matrix"), { width: Math.min(across, whole.width + 3), height: Math.min(down, whole.height + 3) });

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import csv
-import io
 import logging
 import math
 import statistics
@@ -17,12 +15,12 @@ from typing import Any, Generic, TypeVar
 import lightning as L
 import torch
 from lightning.pytorch.loggers import Logger, TensorBoardLogger
-from lightning.pytorch.utilities import rank_zero_only
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 from . import checkpoints, durable
 from .batches import Batches, Endless
+from .metrics import Metrics
 from .recipe import Train
 from .runs import Run
 from .watch import Bar, Interrupt, Keeper, Lines
@@ -156,46 +154,6 @@ def rate_at(step: int, settings: Train) -> float:
 
 def log_every(settings: Train) -> int:
     return min(50, settings.eval_every)
-
-
-class Metrics(Logger):
-    """``metrics.csv``: a row for each time something was logged. Rows of steps that are done again are dropped."""
-
-    def __init__(self, run: Run, resumed_from: int | None) -> None:
-        super().__init__()
-        self.path = run.metrics
-        before = run.rows() if resumed_from is not None else []
-        self.rows: list[dict[str, Any]] = [row for row in before if int(row["step"]) < (resumed_from or 0)]
-
-    @property
-    def name(self) -> str:
-        return "metrics"
-
-    @property
-    def version(self) -> str:
-        return ""
-
-    def log_hyperparams(self, *arguments: Any, **words: Any) -> None:
-        """The settings are in config.yaml."""
-
-    @rank_zero_only
-    def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
-        values = {name: f"{value:.6g}" for name, value in metrics.items() if name != "epoch"}
-        if values:
-            self.rows.append({"step": step, **values})
-
-    @rank_zero_only
-    def save(self) -> None:
-        names = list(dict.fromkeys(name for row in self.rows for name in row))
-        text = io.StringIO(newline="")
-        writer = csv.DictWriter(text, names)
-        writer.writeheader()
-        writer.writerows(self.rows)
-        durable.replace(self.path, text.getvalue().encode())
-
-    def finalize(self, status: str) -> None:
-        if self.rows:
-            self.save()
 
 
 def fit(
