@@ -4,6 +4,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.parsimax-stamp
 PYTEST_FLAGS ?= -q -n 2 --dist worksteal --durations 10
 
+CPP = $(wildcard src/parsimax/kernels/cpu/*.cpp src/parsimax/kernels/cpu/*.h src/parsimax/kernels/cpu/*.inl)
 copy_sources = rm -rf build/$(1) && mkdir -p build/$(1) && cp -r src tools setup.py pyproject.toml README.md LICENSE build/$(1) && \
 	rm -f build/$(1)/src/parsimax/kernels/_cpu.so
 
@@ -93,11 +94,13 @@ bench-reference: setup
 lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/clang-format --dry-run -Werror $(CPP)
 	$(BIN)/python -m mypy
 
 format: setup
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+	$(BIN)/clang-format -i $(CPP)
 
 clean:
 	rm -rf $(VENV) build dist out src/*.egg-info src/parsimax/kernels/_cpu.so .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -117,3 +117,13 @@ def test_a_class_weight_in_the_place_of_alpha_is_refused(shape):
     layer, target = torch.randn(classes, 6), torch.zeros(4, dtype=torch.long)
     with pytest.raises(TypeError, match="pass class weights as class_weight=…"):
         parsimax.linear_entmax_loss(torch.randn(4, 6), layer, target, torch.ones(classes))
+
+
+@pytest.mark.parametrize("tiny", [1e-308, 5e-324])
+def test_rsoftmax_of_scores_that_hardly_differ(tiny):
+    """1/t overflows where the spread is subnormal; the weights themselves do not."""
+    x = torch.tensor([0, tiny, 2 * tiny], dtype=torch.float64, requires_grad=True)
+    p = parsimax.rsoftmax(x, 0.5)
+    torch.testing.assert_close(p.detach(), torch.tensor([0.0, 0.0, 1.0], dtype=torch.float64))
+    (dx,) = torch.autograd.grad(p, x, torch.tensor([1.0, 2.0, 4.0], dtype=torch.float64))
+    assert not dx.isnan().any()

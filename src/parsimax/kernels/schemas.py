@@ -22,8 +22,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from . import library  # noqa: F401  (first, as a build of before the schemas were here has its own)
-
 LIBRARY = torch.library.Library("parsimax", "FRAGMENT")
 OPERATORS: dict[str, str] = {}  # name -> schema
 CAP = 64  # entries of the support that attention and the fused loss keep for the backward pass
@@ -34,8 +32,7 @@ def operator(schema: str) -> Callable[[Shapes], Shapes]:
     """Define an operator; the function below is its shape rule."""
     name = schema.partition("(")[0]
     OPERATORS[name] = schema
-    if not hasattr(torch.ops.parsimax, name):
-        LIBRARY.define(schema)
+    LIBRARY.define(schema)
 
     def add(shapes: Shapes) -> Shapes:
         torch.library.register_fake(f"parsimax::{name}", shapes, lib=LIBRARY)
@@ -231,5 +228,4 @@ def _attention_bwd(g: Tensor, q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> tu
     return like(q), like(k), like(v), by_alpha, by_mask
 
 
-if not hasattr(torch.ops.parsimax, "_isa"):
-    LIBRARY.define("_isa() -> int")  # of the C++ kernels: the instruction set in use, as an index of library.LEVELS
+LIBRARY.define("_isa() -> int")  # of the C++ kernels: the instruction set in use, as an index of library.LEVELS

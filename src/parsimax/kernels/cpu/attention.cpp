@@ -1,5 +1,6 @@
 // The attention operators. Shapes: q (B, H, L, E), k (B, Hkv, S, E), v (B, Hkv, S, Ev) with H a multiple of Hkv; mask
-// broadcastable to (B, H, L, S), boolean (True = may attend) or added to the scores; alpha broadcastable to (B, H, L, 1).
+// broadcastable to (B, H, L, S), boolean (True = may attend) or added to the scores; alpha broadcastable to (B, H, L,
+// 1).
 #include <optional>
 #include <tuple>
 
@@ -37,16 +38,19 @@ struct Problem {
 
   Problem(const Tensor& q_, const Tensor& k_, const Tensor& v_, optional<Tensor> mask_, optional<Tensor> alpha_,
           double alpha_value, bool causal, double scale) {
-    STD_TORCH_CHECK(q_.dim() == 4 && k_.dim() == 4 && v_.dim() == 4, "parsimax attention: q, k and v have 4 dimensions");
+    STD_TORCH_CHECK(q_.dim() == 4 && k_.dim() == 4 && v_.dim() == 4,
+                    "parsimax attention: q, k and v have 4 dimensions");
     type = q_.scalar_type();
     compute = compute_type(q_);
     wide = compute == ScalarType::Double;
     kind = wide ? 1 : type == ScalarType::BFloat16 ? 2 : type == ScalarType::Half ? 3 : 0;
-    STD_TORCH_CHECK(k_.scalar_type() == type && v_.scalar_type() == type, "parsimax attention: q, k and v have one dtype");
+    STD_TORCH_CHECK(k_.scalar_type() == type && v_.scalar_type() == type,
+                    "parsimax attention: q, k and v have one dtype");
     a.batch = q_.size(0), a.heads = q_.size(1), a.queries = q_.size(2), dim = q_.size(3);
     a.kv_heads = k_.size(1), a.keys = k_.size(2), value_dim = v_.size(3);
-    STD_TORCH_CHECK(k_.size(0) == a.batch && v_.size(0) == a.batch && v_.size(1) == a.kv_heads && v_.size(2) == a.keys &&
-                        k_.size(3) == dim && (a.kv_heads ? a.heads % a.kv_heads == 0 : a.heads == 0),
+    STD_TORCH_CHECK(k_.size(0) == a.batch && v_.size(0) == a.batch && v_.size(1) == a.kv_heads &&
+                        v_.size(2) == a.keys && k_.size(3) == dim &&
+                        (a.kv_heads ? a.heads % a.kv_heads == 0 : a.heads == 0),
                     "parsimax attention: shapes of q, k and v do not fit");
     a.dim = padded(dim), a.value_dim = padded(value_dim);
     a.scale = scale, a.alpha_value = alpha_value, a.causal = causal;
@@ -55,14 +59,16 @@ struct Problem {
     a.mask_kind = Attention::no_mask;
     if (mask_) set_mask(*mask_);
     if (alpha_) {
-      STD_TORCH_CHECK(broadcasts(*alpha_, {a.batch, a.heads, a.queries, 1}), "parsimax attention: alpha does not broadcast to (B, H, L, 1)");
+      STD_TORCH_CHECK(broadcasts(*alpha_, {a.batch, a.heads, a.queries, 1}),
+                      "parsimax attention: alpha does not broadcast to (B, H, L, 1)");
       alpha = as_type(*alpha_, ScalarType::Double);
       const auto x = view(*alpha);
       a.alpha = {(const double*)x.data, x.b, x.h, x.l};
     }
   }
   void set_mask(const Tensor& m) {
-    STD_TORCH_CHECK(broadcasts(m, {a.batch, a.heads, a.queries, a.keys}), "parsimax attention: the mask does not broadcast to (B, H, L, S)");
+    STD_TORCH_CHECK(broadcasts(m, {a.batch, a.heads, a.queries, a.keys}),
+                    "parsimax attention: the mask does not broadcast to (B, H, L, S)");
     const bool boolean = m.scalar_type() == ScalarType::Bool;
     mask = boolean ? m : as_type(m, compute);
     if (mask->size(3) != 1 && mask->stride(3) != 1) mask = torch::stable::contiguous(*mask);
@@ -96,8 +102,10 @@ Five attention_forward(Tensor q, Tensor k, Tensor v, optional<Tensor> mask, opti
   Attention& a = p.a;
   const int64_t B = a.batch, H = a.heads, L = a.queries;
   a.cap = need_state ? std::min(CAP, a.keys) : 0;
-  Tensor out = new_tensor(p.q, {B, H, L, a.value_dim}, p.type), state = new_tensor(p.q, {B, H, L, 2}, ScalarType::Double);
-  Tensor index = new_tensor(p.q, {B, H, L, a.cap}, ScalarType::Int), weight = new_tensor(p.q, {B, H, L, a.cap}, p.compute);
+  Tensor out = new_tensor(p.q, {B, H, L, a.value_dim}, p.type),
+         state = new_tensor(p.q, {B, H, L, 2}, ScalarType::Double);
+  Tensor index = new_tensor(p.q, {B, H, L, a.cap}, ScalarType::Int),
+         weight = new_tensor(p.q, {B, H, L, a.cap}, p.compute);
   Tensor count = new_tensor(p.q, {B, H, L}, ScalarType::Int);
   if (!p.empty()) {
     a.out = out.mutable_data_ptr(), a.state = (double*)state.mutable_data_ptr();
@@ -118,8 +126,9 @@ Five attention_backward(Tensor grad, Tensor q, Tensor k, Tensor v, optional<Tens
   Problem p(q, k, v, mask, alpha, alpha_value, causal, scale);
   Attention& a = p.a;
   const int64_t B = a.batch, H = a.heads, L = a.queries, S = a.keys, blocks = B * a.kv_heads;
-  STD_TORCH_CHECK(grad.dim() == 4 && grad.size(0) == B && grad.size(1) == H && grad.size(2) == L && grad.size(3) == p.value_dim &&
-                      count.numel() == B * H * L && state.numel() == 2 * B * H * L && index.numel() == weight.numel(),
+  STD_TORCH_CHECK(grad.dim() == 4 && grad.size(0) == B && grad.size(1) == H && grad.size(2) == L &&
+                      grad.size(3) == p.value_dim && count.numel() == B * H * L && state.numel() == 2 * B * H * L &&
+                      index.numel() == weight.numel(),
                   "parsimax attention: the gradient or the state does not fit");
   a.cap = index.size(3);
   const Tensor g = features(grad, p.type);

@@ -43,12 +43,14 @@ struct Problem {
     wide = compute == ScalarType::Double;
     kind = wide ? 1 : type == ScalarType::BFloat16 ? 2 : type == ScalarType::Half ? 3 : 0;
     p.rows = hidden_.size(0), p.classes = weight_.size(0), dim = hidden_.size(1), p.dim = padded(dim);
-    STD_TORCH_CHECK(p.classes > 0 && p.classes < (int64_t(1) << 31) - 256, "parsimax linear loss: too few or too many classes");
+    STD_TORCH_CHECK(p.classes > 0 && p.classes < (int64_t(1) << 31) - 256,
+                    "parsimax linear loss: too few or too many classes");
     STD_TORCH_CHECK(p.rows < int64_t(1) << 31, "parsimax linear loss: too many rows");
     STD_TORCH_CHECK(target_.dim() == 1 && target_.size(0) == p.rows && target_.scalar_type() == ScalarType::Long,
                     "parsimax linear loss: target is int64 of shape (N)");
     hidden = features(hidden_, type), weight = features(weight_, type), target = torch::stable::contiguous(target_);
-    p.hidden = hidden.const_data_ptr(), p.weight = weight.const_data_ptr(), p.target = (const int64_t*)target.const_data_ptr();
+    p.hidden = hidden.const_data_ptr(), p.weight = weight.const_data_ptr(),
+    p.target = (const int64_t*)target.const_data_ptr();
     p.hidden_stride = hidden.stride(0), p.weight_stride = weight.stride(0);
     p.pairs = kind == 2 && bf16_pairs() && p.dim % 32 == 0 && p.weight_stride % 2 == 0 && uintptr_t(p.weight) % 4 == 0;
     for (int64_t i = 0; i < p.rows; i++)
@@ -59,7 +61,8 @@ struct Problem {
       p.bias = bias->const_data_ptr();
     }
     if (alpha_) {
-      STD_TORCH_CHECK(alpha_->numel() == 1 || alpha_->numel() == p.rows, "parsimax linear loss: alpha is one number or one per row");
+      STD_TORCH_CHECK(alpha_->numel() == 1 || alpha_->numel() == p.rows,
+                      "parsimax linear loss: alpha is one number or one per row");
       alpha = torch::stable::contiguous(as_type(*alpha_, ScalarType::Double));
       p.alpha = (const double*)alpha->const_data_ptr();
       p.alpha_step = alpha->numel() == 1 ? 0 : 1;
@@ -79,8 +82,13 @@ struct Problem {
     Tensor logits = new_tensor(hidden, {most, logit_stride(p.classes)}, compute);
     Tensor copy = new_tensor(hidden, {most, p.dim}, compute);
     for (size_t first = 0; first < rows.size(); first += most) {
-      Chunk c{std::min<int64_t>(most, rows.size() - first), logit_stride(p.classes), rows.data() + first, nullptr, p.dim,
-              logits.mutable_data_ptr(), nullptr};
+      Chunk c{std::min<int64_t>(most, rows.size() - first),
+              logit_stride(p.classes),
+              rows.data() + first,
+              nullptr,
+              p.dim,
+              logits.mutable_data_ptr(),
+              nullptr};
       c.hidden = copy.mutable_data_ptr();
       kernels().gather_hidden[kind](p, c);
       const int64_t group = kernels().group[wide];
@@ -102,7 +110,8 @@ Five linear_loss_forward(Tensor hidden, Tensor weight, optional<Tensor> bias, Te
   p.cap = need_state ? std::min(CAP, p.classes) : 0;
   const Tensor& like = problem.hidden;
   Tensor loss = new_tensor(like, {p.rows}, problem.compute), state = new_tensor(like, {p.rows, 3}, ScalarType::Double);
-  Tensor index = new_tensor(like, {p.rows, p.cap}, ScalarType::Int), support = new_tensor(like, {p.rows, p.cap}, problem.compute);
+  Tensor index = new_tensor(like, {p.rows, p.cap}, ScalarType::Int),
+         support = new_tensor(like, {p.rows, p.cap}, problem.compute);
   Tensor count = new_tensor(like, {p.rows}, ScalarType::Int);
   p.loss = loss.mutable_data_ptr(), p.state = (double*)state.mutable_data_ptr();
   p.index = (int32_t*)index.mutable_data_ptr(), p.support = support.mutable_data_ptr();
@@ -117,21 +126,23 @@ Five linear_loss_forward(Tensor hidden, Tensor weight, optional<Tensor> bias, Te
 }
 
 // dhidden, dweight, dbias (empty without bias), for a gradient per row.
-std::tuple<Tensor, Tensor, Tensor> linear_loss_backward(Tensor grad, Tensor hidden, Tensor weight, optional<Tensor> bias,
-                                                        Tensor target, optional<Tensor> alpha, double alpha_value,
-                                                        double softcap, Tensor state, Tensor index, Tensor support,
-                                                        Tensor count) {
+std::tuple<Tensor, Tensor, Tensor> linear_loss_backward(Tensor grad, Tensor hidden, Tensor weight,
+                                                        optional<Tensor> bias, Tensor target, optional<Tensor> alpha,
+                                                        double alpha_value, double softcap, Tensor state, Tensor index,
+                                                        Tensor support, Tensor count) {
   Problem problem(hidden, weight, bias, target, alpha, alpha_value, softcap);
   LinearLoss& p = problem.p;
   const int k = problem.kind;
-  STD_TORCH_CHECK(grad.numel() == p.rows && count.numel() == p.rows && state.numel() == 3 * p.rows && index.numel() == support.numel(),
+  STD_TORCH_CHECK(grad.numel() == p.rows && count.numel() == p.rows && state.numel() == 3 * p.rows &&
+                      index.numel() == support.numel(),
                   "parsimax linear loss: the gradient or the state does not fit");
   const Tensor g = torch::stable::contiguous(as_type(grad, ScalarType::Double)), &like = problem.hidden;
   p.cap = index.size(1);
   p.grad = (const double*)g.const_data_ptr(), p.state = (double*)state.const_data_ptr();
   p.index = (int32_t*)index.const_data_ptr(), p.support = (void*)support.const_data_ptr();
   p.count = (int32_t*)count.const_data_ptr();
-  Tensor column = new_tensor(like, {p.rows, p.cap + 1}, ScalarType::Int), entries = new_tensor(like, {p.rows}, ScalarType::Int);
+  Tensor column = new_tensor(like, {p.rows, p.cap + 1}, ScalarType::Int),
+         entries = new_tensor(like, {p.rows}, ScalarType::Int);
   Tensor coefficient = new_tensor(like, {p.rows, p.cap + 1}, problem.compute);
   std::vector<int64_t> wide;
   for (int64_t i = 0; i < p.rows; i++)
@@ -149,18 +160,22 @@ std::tuple<Tensor, Tensor, Tensor> linear_loss_backward(Tensor grad, Tensor hidd
   {
     int64_t total = 0;
     for (int64_t i = 0; i < p.rows; i++) total += p.entries[i];
-    Tensor start = new_tensor(like, {p.classes + 2}, ScalarType::Long), row_of = new_tensor(like, {total}, ScalarType::Int);
+    Tensor start = new_tensor(like, {p.classes + 2}, ScalarType::Long),
+           row_of = new_tensor(like, {total}, ScalarType::Int);
     Tensor sorted = new_tensor(like, {total}, problem.compute);
-    p.start = (int64_t*)start.mutable_data_ptr(), p.row_of = (int32_t*)row_of.mutable_data_ptr(), p.sorted = sorted.mutable_data_ptr();
+    p.start = (int64_t*)start.mutable_data_ptr(), p.row_of = (int32_t*)row_of.mutable_data_ptr(),
+    p.sorted = sorted.mutable_data_ptr();
     kernels().sort_columns[k](p);
     run_tasks(like, (p.classes + COLUMNS - 1) / COLUMNS, bytes, [&](int64_t task, void* scratch) {
       kernels().sparse_columns[k](p, task * COLUMNS, std::min(p.classes, (task + 1) * COLUMNS), scratch);
     });
   }
-  Tensor part = new_tensor(like, {wide.empty() ? 0 : std::min<int64_t>(problem.chunk, wide.size()), p.dim}, problem.compute);
+  Tensor part =
+      new_tensor(like, {wide.empty() ? 0 : std::min<int64_t>(problem.chunk, wide.size()), p.dim}, problem.compute);
   problem.each_chunk(wide, [&](Chunk c) {
     c.dhidden = part.mutable_data_ptr();
-    run_tasks(like, c.count, problem.row_scratch(), [&](int64_t i, void* scratch) { kernels().wide_row[k](p, c, i, scratch); });
+    run_tasks(like, c.count, problem.row_scratch(),
+              [&](int64_t i, void* scratch) { kernels().wide_row[k](p, c, i, scratch); });
     const int64_t rows = std::max<int64_t>(12, (c.count / 4 + 11) / 12 * 12), classes = 192;
     run_tasks(like, (c.count + rows - 1) / rows, 0, [&](int64_t task, void*) {
       kernels().wide_hidden[k](p, c, task * rows, std::min(c.count, (task + 1) * rows));

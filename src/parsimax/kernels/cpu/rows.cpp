@@ -18,14 +18,22 @@ static const RowKernels& kernels() { return level().rows; }
 
 static int type_of(const Tensor& x) {
   switch (x.scalar_type()) {
-    case ScalarType::Float: return 0;
-    case ScalarType::Double: return 1;
-    case ScalarType::BFloat16: return 2;
-    case ScalarType::Half: return 3;
-    default: STD_TORCH_CHECK(false, "parsimax: scores must be float32, float64, bfloat16 or float16"); return 0;
+    case ScalarType::Float:
+      return 0;
+    case ScalarType::Double:
+      return 1;
+    case ScalarType::BFloat16:
+      return 2;
+    case ScalarType::Half:
+      return 3;
+    default:
+      STD_TORCH_CHECK(false, "parsimax: scores must be float32, float64, bfloat16 or float16");
+      return 0;
   }
 }
-struct Rows { int64_t n, rows; };
+struct Rows {
+  int64_t n, rows;
+};
 static Rows rows_of(const Tensor& x) {
   STD_TORCH_CHECK(x.dim() > 0, "parsimax: the row kernels need at least one dimension");
   const int64_t n = x.size(x.dim() - 1);
@@ -36,7 +44,10 @@ static Rows rows_of(const Tensor& x) {
 }
 // Each thread keeps the scratch of ordinary rows; that of very long ones is given back with the next shorter call.
 static void* scratch_for(int64_t n) {
-  struct Buffer { std::unique_ptr<char[]> data; int64_t size = 0; };
+  struct Buffer {
+    std::unique_ptr<char[]> data;
+    int64_t size = 0;
+  };
   static thread_local Buffer buffer;
   const int64_t bytes = scratch_bytes(n) + 64;
   if (bytes > buffer.size || buffer.size > (int64_t(16) << 20)) {
@@ -58,15 +69,17 @@ static void run(Work work, const void* args, Rows r) {
 static Param param(const std::optional<Tensor>& t, double value, int64_t rows, Tensor& hold) {
   if (!t.has_value()) return {nullptr, true, 0, value};
   const auto type = t->scalar_type();
-  STD_TORCH_CHECK(type == ScalarType::Float || type == ScalarType::Double, "parsimax: a parameter must be float32 or float64");
+  STD_TORCH_CHECK(type == ScalarType::Float || type == ScalarType::Double,
+                  "parsimax: a parameter must be float32 or float64");
   const int64_t count = t->numel();
-  STD_TORCH_CHECK(count == 1 || count == rows, "parsimax: a parameter needs 1 number or one per row (", rows, "), got ", count);
+  STD_TORCH_CHECK(count == 1 || count == rows, "parsimax: a parameter needs 1 number or one per row (", rows, "), got ",
+                  count);
   hold = packed(*t);
   return {hold.const_data_ptr(), type == ScalarType::Double, count == 1 ? 0 : 1, 0};
 }
 // Whether a last-level cache is too small for what an operator reads and writes, `tensors` of the size of x: then its
-// result will not be found there anyway, and writing past the cache spares reading the lines first. 32 MB is what a group of
-// cores shares; sysconf says 320 MB in a virtual machine that has 32.
+// result will not be found there anyway, and writing past the cache spares reading the lines first. 32 MB is what a
+// group of cores shares; sysconf says 320 MB in a virtual machine that has 32.
 static bool streams(const Tensor& x, int64_t tensors) {
   return int64_t(x.numel() * x.element_size()) * tensors > int64_t(32) << 20;
 }
@@ -81,21 +94,28 @@ Tensor entmax_fwd(Tensor x, std::optional<Tensor> alpha, double alpha_value) {
   const Rows r = rows_of(x);
   x = packed(x);
   Tensor p = torch::stable::empty_like(x), hold = x;
-  const MapArgs args{x.const_data_ptr(), p.mutable_data_ptr(), param(alpha, alpha_value, r.rows, hold), r.n, streams(x, 2)};
+  const MapArgs args{x.const_data_ptr(), p.mutable_data_ptr(), param(alpha, alpha_value, r.rows, hold), r.n,
+                     streams(x, 2)};
   run(kernels().map[t], &args, r);
   return p;
 }
 
 // From p alone: s = p^(2 - alpha), and the derivative by alpha is a function of p too.
-std::tuple<Tensor, Tensor> entmax_bwd(Tensor p, Tensor g, std::optional<Tensor> alpha, double alpha_value, bool need_alpha) {
+std::tuple<Tensor, Tensor> entmax_bwd(Tensor p, Tensor g, std::optional<Tensor> alpha, double alpha_value,
+                                      bool need_alpha) {
   const int t = type_of(p);
   const Rows r = rows_of(p);
   STD_TORCH_CHECK(type_of(g) == t && g.numel() == p.numel(), "parsimax: p and its gradient differ in type or size");
   p = packed(p);
   g = packed(g);
   Tensor dx = torch::stable::empty_like(p), dalpha = one_per_row(p, r.rows, need_alpha), hold = p;
-  const GradArgs args{p.const_data_ptr(), g.const_data_ptr(), dx.mutable_data_ptr(),
-                      need_alpha ? (double*)dalpha.mutable_data_ptr() : nullptr, param(alpha, alpha_value, r.rows, hold), r.n, streams(p, 3)};
+  const GradArgs args{p.const_data_ptr(),
+                      g.const_data_ptr(),
+                      dx.mutable_data_ptr(),
+                      need_alpha ? (double*)dalpha.mutable_data_ptr() : nullptr,
+                      param(alpha, alpha_value, r.rows, hold),
+                      r.n,
+                      streams(p, 3)};
   run(kernels().grad[t], &args, r);
   return {dx, dalpha};
 }
@@ -105,26 +125,41 @@ std::tuple<Tensor, Tensor> entmax_learned_fwd(Tensor x, Tensor alpha) {
   const int t = type_of(x);
   const Rows r = rows_of(x);
   x = packed(x);
-  Tensor p = torch::stable::empty_like(x), state = torch::stable::new_empty(x, {r.rows, 2}, ScalarType::Double), hold = x;
+  Tensor p = torch::stable::empty_like(x), state = torch::stable::new_empty(x, {r.rows, 2}, ScalarType::Double),
+         hold = x;
   static_assert(sizeof(DenseRow) == 2 * sizeof(double));
   bool any = false;
-  const MapArgs args{x.const_data_ptr(), p.mutable_data_ptr(), param(alpha, 0, r.rows, hold), r.n, streams(x, 2),
-                     (DenseRow*)state.mutable_data_ptr(), &any};
+  const MapArgs args{x.const_data_ptr(),
+                     p.mutable_data_ptr(),
+                     param(alpha, 0, r.rows, hold),
+                     r.n,
+                     streams(x, 2),
+                     (DenseRow*)state.mutable_data_ptr(),
+                     &any};
   run(kernels().map[t], &args, r);
   return {p, any ? state : torch::stable::new_empty(x, {0, 2}, ScalarType::Double)};
 }
-std::tuple<Tensor, Tensor> entmax_learned_bwd(Tensor p, Tensor x, Tensor g, Tensor alpha, Tensor state, bool need_alpha) {
+std::tuple<Tensor, Tensor> entmax_learned_bwd(Tensor p, Tensor x, Tensor g, Tensor alpha, Tensor state,
+                                              bool need_alpha) {
   const int t = type_of(p);
   const Rows r = rows_of(p);
   STD_TORCH_CHECK(type_of(g) == t && g.numel() == p.numel() && type_of(x) == t && x.numel() == p.numel(),
                   "parsimax: p, the scores and the gradient differ in type or size");
-  STD_TORCH_CHECK(state.numel() == 2 * r.rows && state.scalar_type() == ScalarType::Double, "parsimax: the state is not that of the forward");
+  STD_TORCH_CHECK(state.numel() == 2 * r.rows && state.scalar_type() == ScalarType::Double,
+                  "parsimax: the state is not that of the forward");
   p = packed(p);
   x = packed(x);
   g = packed(g);
   Tensor dx = torch::stable::empty_like(p), dalpha = one_per_row(p, r.rows, need_alpha), hold = p;
-  const GradArgs args{p.const_data_ptr(), g.const_data_ptr(), dx.mutable_data_ptr(), need_alpha ? (double*)dalpha.mutable_data_ptr() : nullptr,
-                      param(alpha, 0, r.rows, hold), r.n, streams(p, 3), x.const_data_ptr(), (const DenseRow*)state.const_data_ptr()};
+  const GradArgs args{p.const_data_ptr(),
+                      g.const_data_ptr(),
+                      dx.mutable_data_ptr(),
+                      need_alpha ? (double*)dalpha.mutable_data_ptr() : nullptr,
+                      param(alpha, 0, r.rows, hold),
+                      r.n,
+                      streams(p, 3),
+                      x.const_data_ptr(),
+                      (const DenseRow*)state.const_data_ptr()};
   run(kernels().grad[t], &args, r);
   return {dx, dalpha};
 }
@@ -142,19 +177,22 @@ template <class W> static int64_t compact(const void* row, int64_t n, int64_t ca
   for (; i + 8 <= n; i += 8) {
     W any = 0;
     for (int64_t k = 0; k < 8; k++) any |= p[i + k];
-    if (W(any << 1)) for (int64_t k = 0; k < 8; k++) take(i + k);
+    if (W(any << 1))
+      for (int64_t k = 0; k < 8; k++) take(i + k);
   }
   for (; i < n; i++) take(i);
   for (int64_t k = count; k < cap; k++) index[k] = 0, value[k] = 0;
   return count;
 }
-// A few rows of p at a time are in memory: short rows by the block, which the kernels solve together, others one by one.
+// A few rows of p at a time are in memory: short rows by the block, which the kernels solve together, others one by
+// one.
 std::tuple<Tensor, Tensor, Tensor> support_fwd(Tensor x, std::optional<Tensor> alpha, double alpha_value, int64_t cap) {
   STD_TORCH_CHECK(cap >= 0, "parsimax: the support needs a capacity of 0 or more, got ", cap);
   const int t = type_of(x);
   const Rows r = rows_of(x);
   x = packed(x);
-  Tensor index = torch::stable::new_zeros(x, {r.rows, cap}, ScalarType::Long), value = torch::stable::new_zeros(x, {r.rows, cap});
+  Tensor index = torch::stable::new_zeros(x, {r.rows, cap}, ScalarType::Long),
+         value = torch::stable::new_zeros(x, {r.rows, cap});
   Tensor count = one_per_row(x, r.rows, true, ScalarType::Long), hold = x;
   const Param a = param(alpha, alpha_value, r.rows, hold);
   const int64_t size = x.element_size(), together = r.n <= SHORT ? BLOCK : 1;
@@ -196,15 +234,17 @@ static void set_smoothing(LossArgs& args, double smoothing, const std::optional<
   args.weight = nullptr;
   args.weight_sum = double(args.n);
   if (!weight.has_value()) return;
-  STD_TORCH_CHECK(weight->scalar_type() == ScalarType::Double && weight->numel() == args.n, "parsimax: the loss needs one float64 weight per class");
+  STD_TORCH_CHECK(weight->scalar_type() == ScalarType::Double && weight->numel() == args.n,
+                  "parsimax: the loss needs one float64 weight per class");
   hold = packed(*weight);
   args.weight = (const double*)hold.const_data_ptr();
   args.weight_sum = 0;
   for (int64_t k = 0; k < args.n; k++) args.weight_sum += args.weight[k];
 }
 // The four tensors of state: one LossRow per row, and the support of each row, if it fits into `cap`.
-std::tuple<Tensor, Tensor, Tensor, Tensor> loss_fwd(Tensor x, Tensor target, std::optional<Tensor> alpha, double alpha_value,
-                                                    double smoothing, std::optional<Tensor> weight) {
+std::tuple<Tensor, Tensor, Tensor, Tensor> loss_fwd(Tensor x, Tensor target, std::optional<Tensor> alpha,
+                                                    double alpha_value, double smoothing,
+                                                    std::optional<Tensor> weight) {
   const int t = type_of(x);
   const Rows r = rows_of(x);
   STD_TORCH_CHECK(target.scalar_type() == ScalarType::Long && target.numel() == r.rows,
@@ -218,26 +258,46 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> loss_fwd(Tensor x, Tensor target, std
   const int64_t cap = std::min(r.n, std::max<int64_t>(64, r.n / 64));
   Tensor loss = one_per_row(x, r.rows, true, out), hold = x;
   Tensor rows = torch::stable::new_empty(x, {r.rows, int64_t(sizeof(LossRow) / 8)}, ScalarType::Double);
-  Tensor index = torch::stable::new_empty(x, {r.rows, cap}, ScalarType::Int), value = torch::stable::new_empty(x, {r.rows, cap}, out);
-  LossArgs args{x.const_data_ptr(), c, param(alpha, alpha_value, r.rows, hold), r.n, cap, loss.mutable_data_ptr(),
-                (LossRow*)rows.mutable_data_ptr(), (int32_t*)index.mutable_data_ptr(), value.mutable_data_ptr(), {}, nullptr};
+  Tensor index = torch::stable::new_empty(x, {r.rows, cap}, ScalarType::Int),
+         value = torch::stable::new_empty(x, {r.rows, cap}, out);
+  LossArgs args{x.const_data_ptr(),
+                c,
+                param(alpha, alpha_value, r.rows, hold),
+                r.n,
+                cap,
+                loss.mutable_data_ptr(),
+                (LossRow*)rows.mutable_data_ptr(),
+                (int32_t*)index.mutable_data_ptr(),
+                value.mutable_data_ptr(),
+                {},
+                nullptr};
   Tensor hold_weight = x;
   set_smoothing(args, smoothing, weight, hold_weight);
   run(kernels().loss[t], &args, r);
   return {loss, rows, index, value};
 }
 std::tuple<Tensor, Tensor> loss_bwd(Tensor x, Tensor target, Tensor g, std::optional<Tensor> alpha, double alpha_value,
-                                    double smoothing, std::optional<Tensor> weight, Tensor rows, Tensor index, Tensor value) {
+                                    double smoothing, std::optional<Tensor> weight, Tensor rows, Tensor index,
+                                    Tensor value) {
   const int t = type_of(x);
   const Rows r = rows_of(x);
-  STD_TORCH_CHECK(g.numel() == r.rows && target.numel() == r.rows, "parsimax: the loss needs one gradient and target per row");
+  STD_TORCH_CHECK(g.numel() == r.rows && target.numel() == r.rows,
+                  "parsimax: the loss needs one gradient and target per row");
   x = packed(x);
   target = packed(target);
   Tensor dx = torch::stable::empty_like(x), dalpha = one_per_row(x, r.rows, alpha.has_value()), hold = x, hold_g = x;
   Param scale = param(g, 0, r.rows, hold_g);
   const int64_t cap = index.size(1);
-  LossArgs args{x.const_data_ptr(), (const int64_t*)target.const_data_ptr(), param(alpha, alpha_value, r.rows, hold), r.n, cap, nullptr,
-                (LossRow*)rows.const_data_ptr(), (int32_t*)index.const_data_ptr(), (void*)value.const_data_ptr(), scale,
+  LossArgs args{x.const_data_ptr(),
+                (const int64_t*)target.const_data_ptr(),
+                param(alpha, alpha_value, r.rows, hold),
+                r.n,
+                cap,
+                nullptr,
+                (LossRow*)rows.const_data_ptr(),
+                (int32_t*)index.const_data_ptr(),
+                (void*)value.const_data_ptr(),
+                scale,
                 dx.mutable_data_ptr()};
   Tensor hold_weight = x;
   set_smoothing(args, smoothing, weight, hold_weight);
@@ -246,7 +306,9 @@ std::tuple<Tensor, Tensor> loss_bwd(Tensor x, Tensor target, Tensor g, std::opti
     auto out = (double*)dalpha.mutable_data_ptr();
     for (int64_t i = 0; i < r.rows; i++) {
       const double slope = args.rows[i].dalpha;
-      out[i] = slope == 0 ? 0 : slope * (scale.wide ? ((const double*)scale.data)[i * scale.stride] : ((const float*)scale.data)[i * scale.stride]);
+      out[i] = slope == 0 ? 0
+                          : slope * (scale.wide ? ((const double*)scale.data)[i * scale.stride]
+                                                : ((const float*)scale.data)[i * scale.stride]);
     }
   }
   return {dx, dalpha};
@@ -257,19 +319,34 @@ Tensor rsoftmax_fwd(Tensor x, std::optional<Tensor> rate, double rate_value) {
   const Rows r = rows_of(x);
   x = packed(x);
   Tensor p = torch::stable::empty_like(x), hold = x;
-  const ThresholdArgs args{x.const_data_ptr(), nullptr, nullptr, p.mutable_data_ptr(), nullptr, param(rate, rate_value, r.rows, hold), r.n, false};
+  const ThresholdArgs args{x.const_data_ptr(),
+                           nullptr,
+                           nullptr,
+                           p.mutable_data_ptr(),
+                           nullptr,
+                           param(rate, rate_value, r.rows, hold),
+                           r.n,
+                           false};
   run(kernels().rsoftmax[t], &args, r);
   return p;
 }
-std::tuple<Tensor, Tensor> rsoftmax_bwd(Tensor x, Tensor g, std::optional<Tensor> rate, double rate_value, bool detach, bool need_rate) {
+std::tuple<Tensor, Tensor> rsoftmax_bwd(Tensor x, Tensor g, std::optional<Tensor> rate, double rate_value, bool detach,
+                                        bool need_rate) {
   const int t = type_of(x);
   const Rows r = rows_of(x);
-  STD_TORCH_CHECK(type_of(g) == t && g.numel() == x.numel(), "parsimax: the scores and the gradient differ in type or size");
+  STD_TORCH_CHECK(type_of(g) == t && g.numel() == x.numel(),
+                  "parsimax: the scores and the gradient differ in type or size");
   x = packed(x);
   g = packed(g);
   Tensor dx = torch::stable::empty_like(x), drate = one_per_row(x, r.rows, need_rate), hold = x;
-  const ThresholdArgs args{x.const_data_ptr(), nullptr, g.const_data_ptr(), dx.mutable_data_ptr(),
-                           need_rate ? (double*)drate.mutable_data_ptr() : nullptr, param(rate, rate_value, r.rows, hold), r.n, detach};
+  const ThresholdArgs args{x.const_data_ptr(),
+                           nullptr,
+                           g.const_data_ptr(),
+                           dx.mutable_data_ptr(),
+                           need_rate ? (double*)drate.mutable_data_ptr() : nullptr,
+                           param(rate, rate_value, r.rows, hold),
+                           r.n,
+                           detach};
   run(kernels().rsoftmax_grad[t], &args, r);
   return {dx, drate};
 }
@@ -279,7 +356,14 @@ Tensor budget_fwd(Tensor x, std::optional<Tensor> budget, double budget_value) {
   const Rows r = rows_of(x);
   x = packed(x);
   Tensor p = torch::stable::empty_like(x), hold = x;
-  const ThresholdArgs args{x.const_data_ptr(), nullptr, nullptr, p.mutable_data_ptr(), nullptr, param(budget, budget_value, r.rows, hold), r.n, false};
+  const ThresholdArgs args{x.const_data_ptr(),
+                           nullptr,
+                           nullptr,
+                           p.mutable_data_ptr(),
+                           nullptr,
+                           param(budget, budget_value, r.rows, hold),
+                           r.n,
+                           false};
   run(kernels().budget[t], &args, r);
   return p;
 }
@@ -290,8 +374,14 @@ std::tuple<Tensor, Tensor> budget_bwd(Tensor p, Tensor g, bool need_budget) {
   p = packed(p);
   g = packed(g);
   Tensor dx = torch::stable::empty_like(p), dbudget = one_per_row(p, r.rows, need_budget);
-  const ThresholdArgs args{nullptr, p.const_data_ptr(), g.const_data_ptr(), dx.mutable_data_ptr(),
-                           need_budget ? (double*)dbudget.mutable_data_ptr() : nullptr, {}, r.n, false};
+  const ThresholdArgs args{nullptr,
+                           p.const_data_ptr(),
+                           g.const_data_ptr(),
+                           dx.mutable_data_ptr(),
+                           need_budget ? (double*)dbudget.mutable_data_ptr() : nullptr,
+                           {},
+                           r.n,
+                           false};
   run(kernels().budget_grad[t], &args, r);
   return {dx, dbudget};
 }

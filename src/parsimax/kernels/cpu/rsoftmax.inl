@@ -45,14 +45,15 @@ inline double weights(const Quantile& k, i64 n, const Scratch& sc) {
   using T = double;
   T *v = sc.numbers<T>(0), *e = sc.numbers<T>(1);
   const double t = -k.q;
+  const V<T> largest = all<T>(1e308);
   Total<T> total;
   for (i64 i = n; i < n + W<T>; i++) v[i] = -INF<T>;
   for (i64 i = 0; i < n; i += W<T>) {
-    const V<T> x = load<T>(v + i), d = x - k.q, grown = exp2<T>(x * 1.4426950408889634) / t;
-    const V<T> w = d > 0 ? d * grown : V<T>{};
+    const V<T> x = load<T>(v + i), d = x - k.q, e_z = exp2<T>(x * 1.4426950408889634), w = d > 0 ? d / t * e_z : V<T>{};
     total.add(w);
     store<T, T>(v + i, w);
-    store<T, T>(e + i, d > 0 ? grown : V<T>{});
+    const V<T> slope = e_z / t;  // overflows where t is subnormal, and 0 times infinity must not follow
+    store<T, T>(e + i, d > 0 ? (slope < largest ? slope : largest) : V<T>{});
   }
   return total.get();
 }
