@@ -6,6 +6,7 @@ import math
 import pytest
 import torch
 import transformers
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 import parsimax
 from hub import (
@@ -346,14 +347,28 @@ def test_what_cannot_be_sparsified_is_named():
             transformers.BertConfig(**SMALL, is_decoder=True, add_cross_attention=True)
         ),
     )
-    with pytest.raises(ValueError, match=r"MPNet\w+ does not use the attention interface"):
+    with pytest.warns(UserWarning, match=r"MPNetAttention \(encoder\.\S+0\.attention\) keep their own attention"):
         sparsify(mixed)
+    assert cores(mixed) and all(name.startswith("decoder.") for name in cores(mixed))
+    assert mixed.encoder.config._attn_implementation == "eager"  # who computes masks for MPNet as before
+    sparsify(mixed, alpha=1.5, layers="decoder")  # what was chosen is all on the interface: nothing to warn of
+    with pytest.raises(ValueError, match=r"'encoder.encoder' matches encoder\.\S+, whose MPNetAttention does not"):
+        sparsify(mixed, layers="encoder.encoder")
 
 
 def test_scores_it_does_not_know_are_refused():
-    options = dict(**SMALL, num_key_value_heads=2, head_dim=8, num_local_experts=2, num_experts_per_tok=1)
-    model = sparsify(transformers.GptOssForCausalLM(transformers.GptOssConfig(**options)))
-    with pytest.raises(NotImplementedError, match=r"GptOssAttention passes s_aux"):
+    class Strange(transformers.models.llama.modeling_llama.LlamaAttention):
+        def forward(self, hidden_states, **kwargs):
+            interface = ALL_ATTENTION_FUNCTIONS.get_interface(self.config._attn_implementation, None)
+            query = hidden_states[:, None]
+            return interface(self, query, query, query, tilt=hidden_states, **kwargs)
+
+    model = make("LlamaForCausalLM")
+    model.model.layers[0].self_attn.__class__ = Strange
+    sparsify(model)
+    with pytest.raises(
+        NotImplementedError, match=r"Strange passes tilt to its attention, which parsimax does not know"
+    ):
         model(torch.tensor([[1, 2, 3]]))
 
 

@@ -1,10 +1,15 @@
 """A sparsified model that was saved comes back as it was, or says that it cannot."""
 
 import json
+import subprocess
+import sys
 
 import pytest
 import torch
 import transformers
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import Whitespace
 from transformers import AutoModel, AutoModelForCausalLM, BertForSequenceClassification, BertModel
 
 import parsimax
@@ -62,23 +67,103 @@ def test_loading_by_an_auto_class_and_into_another_head(tmp_path):
     assert classifier(**batch("BertModel"), labels=torch.tensor([0, 2])).loss.isfinite()
 
 
-def test_a_plain_load_is_never_silently_softmax(tmp_path, monkeypatch):
-    sparsify(make("BertModel"), alpha="learned").save_pretrained(tmp_path)
-    plain = AutoModel.from_pretrained(tmp_path)
-    with pytest.raises(RuntimeError, match=r"no mapping.*parsimax\.huggingface\.from_pretrained"):
+def learned(name="BertModel"):
+    model = sparsify(make(name), alpha="learned", alpha_start=1.3)
+    with torch.no_grad():
+        for parameter in (p for each, p in model.named_parameters() if "learned_alpha" in each):
+            parameter += 0.5 * torch.randn_like(parameter)
+    return model
+
+
+@pytest.mark.parametrize("load", [AutoModel.from_pretrained, BertModel.from_pretrained])
+def test_the_plain_from_pretrained_brings_the_mapping_back(load, tmp_path):
+    model = learned()
+    model.save_pretrained(tmp_path)
+    again, info = load(tmp_path, output_loading_info=True)
+    assert type(again) is BertModel and not info["missing_keys"] and not info["unexpected_keys"]
+    assert torch.equal(seen(model, batch("BertModel")), seen(again, batch("BertModel")))
+    half = load(tmp_path, dtype=torch.bfloat16)
+    for mine, other in zip(cores(model).values(), cores(half).values(), strict=True):
+        assert other.alpha.dtype == torch.float32 and torch.equal(mine.alpha, other.alpha)
+
+
+@pytest.mark.parametrize("load", [AutoModel.from_pretrained, BertModel.from_pretrained])
+@pytest.mark.parametrize("asked", ["sdpa", "eager"])
+def test_no_other_implementation_makes_softmax_of_it(load, asked, tmp_path):
+    learned().save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match=rf"saved with entmax.*attn_implementation='{asked}' would compute softmax"):
+        load(tmp_path, attn_implementation=asked)
+
+
+@pytest.mark.parametrize("load", [AutoModel.from_pretrained, BertModel.from_pretrained])
+def test_the_name_alone_puts_entmax_into_any_saved_model(load, tmp_path):
+    model = make("BertModel")
+    model.save_pretrained(tmp_path)
+    again = load(tmp_path, attn_implementation="parsimax")
+    expected = sparsify(model, alpha=1.5)
+    assert torch.equal(seen(expected, batch("BertModel")), seen(again, batch("BertModel")))
+    assert again.config.parsimax == expected.config.parsimax
+    assert not cores(load(tmp_path)) and load(tmp_path).config._attn_implementation == "sdpa"
+
+
+def test_a_pipeline_of_the_folder_is_sparse(tmp_path):
+    model = learned("LlamaForCausalLM")
+    model.save_pretrained(tmp_path)
+    words = {**{f"w{n}": n for n in range(4, 40)}, "<pad>": 0, "</s>": 1, "<unk>": 2, "<s>": 3}
+    raw = Tokenizer(WordLevel(words, unk_token="<unk>"))
+    raw.pre_tokenizer = Whitespace()
+    special = {"pad_token": "<pad>", "eos_token": "</s>", "unk_token": "<unk>"}
+    transformers.PreTrainedTokenizerFast(tokenizer_object=raw, **special).save_pretrained(tmp_path)
+    made = transformers.pipeline("text-generation", str(tmp_path))
+    assert [core.alpha.tolist() for core in cores(made.model).values()] == [
+        core.alpha.tolist() for core in cores(model).values()
+    ]
+    ids = torch.tensor([[5, 6, 7]])
+    assert torch.equal(made.model(ids).logits, model(ids).logits)
+
+
+def test_importing_parsimax_alone_is_enough(tmp_path):
+    model = learned()
+    model.save_pretrained(tmp_path)
+    code = """
+import sys
+{first}
+{second}
+assert "parsimax.huggingface" not in sys.modules
+model = transformers.AutoModel.from_pretrained({path!r})
+print(model.encoder.layer[1].attention.self.parsimax.alpha.tolist())
+"""
+    imports = ["import parsimax", "import transformers"]
+    for first, second in (imports, ["import transformers.modeling_utils", "import parsimax"]):
+        run = subprocess.run(
+            [sys.executable, "-c", code.format(first=first, second=second, path=str(tmp_path))],
+            capture_output=True,
+            text=True,
+        )
+        assert run.returncode == 0, run.stderr
+        assert run.stdout.strip() == str(model.encoder.layer[1].attention.self.parsimax.alpha.tolist())
+
+
+def test_without_its_weights_or_without_parsimax_it_is_refused(tmp_path, monkeypatch):
+    learned().save_pretrained(tmp_path)
+    plain = AutoModel.from_config(transformers.AutoConfig.from_pretrained(tmp_path))
+    with pytest.raises(RuntimeError, match=r"no mapping.*parsimax\.huggingface\.sparsify"):
         plain(**batch("BertModel"))
-    with pytest.raises(ValueError, match=r"learned parameters.*parsimax\.huggingface\.from_pretrained"):
+    with pytest.raises(ValueError, match=r"learned parameters.*not in the model; load it by from_pretrained"):
         sparsify(plain)
     assert run(sparsify(plain, alpha="learned"), batch("BertModel")).attentions[0].eq(0).any()
     monkeypatch.delitem(transformers.AttentionInterface._global_mapping, NAME)  # as if parsimax were not imported
     with pytest.raises(ValueError, match=r'attn_implementation="parsimax"` is not supported'):
-        AutoModel.from_pretrained(tmp_path)
+        AutoModel.from_config(transformers.AutoConfig.from_pretrained(tmp_path))
 
 
 def test_a_fixed_mapping_comes_back_by_sparsify_without_arguments(tmp_path):
     model = sparsify(make("EncoderDecoderModel"), "sparsemax", layers="crossattention")
     model.save_pretrained(tmp_path)
-    again = sparsify(transformers.EncoderDecoderModel.from_pretrained(tmp_path))
+    config = transformers.AutoConfig.from_pretrained(tmp_path)
+    again = transformers.EncoderDecoderModel(config).eval()
+    again.load_state_dict(model.state_dict())
+    sparsify(again)
     assert torch.equal(seen(model, batch("EncoderDecoderModel")), seen(again, batch("EncoderDecoderModel")))
 
 

@@ -10,7 +10,11 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from . import _hub
+
 __version__ = "0.1.0"
+
+_hub.install()
 
 # The command `parsimax` imports this package first, and its `--help` must not wait seconds for torch: there the public
 # names come with their first use. Elsewhere they come at once, and with them the operators that exported programs need.

@@ -14,6 +14,7 @@ from ._attention import (
 )
 from ._explain import explain
 from ._scripting import refuse_scripting
+from ._verify import verify
 from .kernels.dispatch import set_default as set_kernels
 from .kernels.dispatch import use as use_kernels
 from .losses import (
@@ -126,6 +127,7 @@ __all__ = [
     "topk_sparsemax",
     "tsoftmax",
     "use_kernels",
+    "verify",
 ]
 
 refuse_scripting(globals()[name] for name in __all__)

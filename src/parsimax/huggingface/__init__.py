@@ -8,5 +8,6 @@ except ImportError as error:
 from .logits import EntmaxLogitsProcessor
 from .pretrained import from_pretrained
 from .sparsify import desparsify, sparsify
+from .training import AlphaCallback
 
-__all__ = ["EntmaxLogitsProcessor", "desparsify", "from_pretrained", "sparsify"]
+__all__ = ["AlphaCallback", "EntmaxLogitsProcessor", "desparsify", "from_pretrained", "sparsify"]

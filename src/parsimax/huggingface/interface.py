@@ -7,24 +7,27 @@ A name without a mask function would get no mask at all, neither causal nor padd
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface
-from transformers.masking_utils import sdpa_mask
-from transformers.utils.generic import TransformersKwargs
-from transformers.utils.output_capturing import _active_collector
 
 from .._attention.scaling import count_keys
+from . import private
+from .layers import named_by_its_code
+from .parallel import attend_part
 
 CORE = "parsimax"  # the attribute of an attention module that holds its core
 NAME = "parsimax"  # a causal mask without padding may be None, since each module says whether it is causal
 MASKED = "parsimax_masked"  # for models whose modules do not say: a causal mask is always written out
+ADDED = "parsimax_added"  # for models that themselves read the mask as numbers that are added to scores
+NAMES = (NAME, MASKED, ADDED)
 
 # What modules pass on and what changes no score: the model has already built its mask from it, or reads it elsewhere.
 HARMLESS = {
-    *TransformersKwargs.__annotations__,
+    *private.outer_keywords(),
     "cache_position",
     "cu_seqlens",
     "deterministic",
@@ -49,29 +52,27 @@ def attend(
     is_causal: bool | None = None,
     position_bias: Tensor | None = None,
     softcap: float | None = None,
+    s_aux: Tensor | None = None,
     **others: Any,
 ) -> tuple[Tensor, Tensor | None]:
     """(batch, heads, length, features) to the context (batch, length, heads, features), and the weights if wanted."""
     core = getattr(module, CORE, None)
     if core is None:
         raise RuntimeError(
-            f"{type(module).__name__} has the attention implementation {NAME!r} but no mapping. A sparsified model "
-            "that was saved is loaded by parsimax.huggingface.from_pretrained(path); any other takes its mapping by "
-            "parsimax.huggingface.sparsify(model)"
+            f"{type(module).__name__} has the attention implementation {NAME!r} but no mapping. from_pretrained brings "
+            "the mapping of a saved model; any other model takes one by parsimax.huggingface.sparsify(model)"
         )
-    if unknown := [name for name, each in others.items() if each is not None and name not in HARMLESS]:
-        raise NotImplementedError(
-            f"{type(module).__name__} passes {', '.join(sorted(unknown))} to its attention, which parsimax does not "
-            "know and will not ignore; parsimax.huggingface.desparsify(model) takes the model back"
-        )
-    wanted = _wants_weights(others)
+    _check(module, others)
+    if not torch.compiler.is_compiling():
+        core.reached = True
+    wanted = bool(others.get("output_attentions")) or private.collects_attentions()
     if is_causal is None:
         is_causal = bool(getattr(module, "is_causal", False))
     causal = is_causal and attention_mask is None and query.shape[2] > 1
     mask = _forbidding(attention_mask, query, key.shape[2])
+    if causal and not (position_bias is None and softcap is None and s_aux is None):
+        mask, causal = _allowed(query, key), False
     if position_bias is not None or softcap is not None:
-        mask = _allowed(query, key) if causal else mask
-        causal = False
         # The core scales queries with the length; what reaches it as a mask is scaled here.
         scales = core.length_scaling is not None
         factors = core.length_scaling(count_keys(query, key.shape[2], mask, False)) if scales else 1
@@ -79,7 +80,10 @@ def attend(
             mask = _joined(position_bias[..., : key.shape[2]] * factors, mask)
         if softcap is not None:
             query, key, mask, scaling = _capped(query, key, mask, scaling, softcap, factors)
-    result = core(
+    if s_aux is not None:
+        query, key, value, mask, scaling = _with_sink(query, key, value, mask, scaling, s_aux)
+    run = core if query.shape[1] == core.num_heads else partial(attend_part, module, core)
+    result = run(
         query,
         key,
         value,
@@ -91,13 +95,19 @@ def attend(
         return_weights=wanted,
     )
     out, weights = result if wanted else (result, None)
+    if s_aux is not None and weights is not None:
+        weights = weights[..., :-1]
     return out.transpose(1, 2).contiguous(), weights
 
 
-def _wants_weights(others: dict[str, Any]) -> bool:
-    """Whether the caller asks for ``attentions``: not every model hands the wish on, but who collects them knows."""
-    collected: Any = _active_collector.get() or ()  # type: ignore[no-untyped-call]
-    return bool(others.get("output_attentions")) or any("attentions" in name for name in collected)
+def _check(module: nn.Module, others: dict[str, Any]) -> None:
+    """Refuse what may change a score. Models hand down whatever they are called with; that changes none."""
+    unknown = [name for name, each in others.items() if each is not None and name not in HARMLESS]
+    if unknown and (read := sorted(set(unknown) & named_by_its_code(type(module)))):
+        raise NotImplementedError(
+            f"{type(module).__name__} passes {', '.join(read)} to its attention, which parsimax does not know and will "
+            "not ignore; parsimax.huggingface.desparsify(model) takes the model back"
+        )
 
 
 def _forbidding(mask: Tensor | None, query: Tensor, keys: int) -> Tensor | None:
@@ -134,11 +144,24 @@ def _capped(
     return torch.zeros_like(query[..., :1]), torch.zeros_like(key[..., :1]), _joined(scores, mask), 1.0
 
 
-def _written_out(**kwargs: Any) -> Tensor | None:
-    return sdpa_mask(**{**kwargs, "allow_is_causal_skip": False})
+def _with_sink(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scaling: float | None, sinks: Tensor
+) -> tuple[Tensor, Tensor, Tensor, Tensor | None, float]:
+    """One more score in every row, the head's sink, whose share of the weight goes nowhere.
+
+    A last key whose only feature is new, and a value of 0: the query has the sink in that feature, other keys have 0.
+    """
+    scale = query.shape[-1] ** -0.5 if scaling is None else scaling
+    feature = (sinks / scale).to(query.dtype).view(1, -1, 1, 1).expand(*query.shape[:-1], 1)
+    unit = torch.zeros_like(key[..., :1, :1]).expand(*key.shape[:2], 1, 1) + 1
+    key = torch.cat([nn.functional.pad(key, (0, 1)), nn.functional.pad(unit, (key.shape[-1], 0))], 2)
+    if mask is not None:
+        mask = nn.functional.pad(mask, (0, 1), value=1 if mask.dtype == torch.bool else 0)
+    return torch.cat([query, feature], -1), key, nn.functional.pad(value, (0, 0, 0, 1)), mask, scale
 
 
-AttentionInterface.register(NAME, attend)
-AttentionInterface.register(MASKED, attend)
-AttentionMaskInterface.register(NAME, sdpa_mask)  # boolean (batch, 1, queries, keys), True = may attend
-AttentionMaskInterface.register(MASKED, _written_out)
+for _name, _mask in zip(
+    NAMES, (private.boolean_mask, private.boolean_mask_written_out, private.added_mask), strict=True
+):
+    AttentionInterface.register(_name, attend)
+    AttentionMaskInterface.register(_name, _mask)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from .._attention.core import AttentionCore
 from ..schedules import Constant, Cosine, Geometric, Linear
-from .layers import Choice, count_heads, find, select
+from .layers import Choice, count_heads, find, select, warn_of
 
 KEY = "parsimax"  # the attribute of the config
 SCHEDULES = {each.__name__: each for each in (Constant, Linear, Cosine, Geometric)}
@@ -24,20 +24,25 @@ class Settings:
     choice: Choice
     options: dict[str, Any] = field(default_factory=dict)
 
-    def to_json(self, before: str | None) -> dict[str, Any]:
+    def to_json(self, before: str | None, implementation: str | None) -> dict[str, Any]:
         options = {name: _encode(value) for name, value in self.options.items()}
-        return {"mapping": self.mapping, "layers": [list(each) for each in self.choice], **options, "before": before}
+        choice = [list(each) for each in self.choice]
+        used = {"before": before, "implementation": implementation}
+        return {"mapping": self.mapping, "layers": choice, **options, **used}
 
     @classmethod
     def from_json(cls, saved: dict[str, Any], where: str) -> Settings:
         rest = {name: _decode(name, value, where) for name, value in saved.items()}
-        rest.pop("before", None)
+        for name in ("before", "implementation"):
+            rest.pop(name, None)
         return cls(rest.pop("mapping"), [(layer, heads) for layer, heads in rest.pop("layers")], rest)
 
-    def cores(self, model: nn.Module, where: str) -> dict[str, AttentionCore]:
+    def cores(self, model: nn.Module, where: str, quiet: bool = False) -> dict[str, AttentionCore]:
         """One for each attention module; softmax where the mapping does not go. On the CPU, in float32."""
-        modules = find(model, where)
-        chosen = select(list(modules), self.choice, where)
+        modules, others = find(model, where)
+        chosen = select(list(modules), others, self.choice, where)
+        if others and not quiet and all(layer is None for layer, _ in self.choice):
+            warn_of(others, where, stacklevel=3)
         cores = {}
         for name, module in modules.items():
             count = count_heads(module, where)

@@ -9,11 +9,14 @@ from torch import Tensor, nn
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from .._attention.core import AttentionCore, Schedule
-from .interface import CORE, MASKED, NAME
-from .layers import Heads, Layers, choice
+from . import private
+from .adapters import base_of, record
+from .interface import ADDED, CORE, MASKED, NAME, NAMES
+from .layers import Heads, Layers, choice, find
 from .settings import KEY, Settings
+from .watch import unwatch, watch
 
-Model = TypeVar("Model", bound=PreTrainedModel)
+Model = TypeVar("Model", bound=nn.Module)
 MARK = "attn_implementation"  # written into config.json, so that no plain from_pretrained gives softmax unnoticed
 
 
@@ -34,7 +37,8 @@ def sparsify(
 
     Args:
         model: one whose attention goes through the attention interface: BERT, DistilBERT, GPT-2, Llama, BART, Marian,
-            T5, ``EncoderDecoderModel`` and most others.
+            T5, ``EncoderDecoderModel`` and most others; or a ``PeftModel`` around it, whose adapters then record the
+            mapping when they are saved.
         mapping: the name of a mapping; "entmax" if not given.
         alpha: of entmax: a number, a tensor of one per head, a schedule, or ``"learned"``: a parameter per head.
             1.5 if not given.
@@ -67,6 +71,10 @@ def sparsify(
     Reference: Correia, Niculae and Martins, Adaptively Sparse Transformers, EMNLP 2019.
     """
     where = "sparsify"
+    if (base := base_of(model)) is not model:
+        sparsify(base, mapping, alpha, layers=layers, heads=heads, **settings)
+        record(model, Settings.from_json(saved(base) or {}, where))
+        return model
     given = settings if alpha is None else {"alpha": alpha, **settings}
     if mapping is None and layers is None and heads is None and not given and saved(model) is not None:
         return _restore(model, where)
@@ -107,30 +115,68 @@ def _restore(model: Model, where: str) -> Model:
     cores = told.cores(model, where)
     if any(core.state_dict() for core in cores.values()):
         raise ValueError(
-            f"{where}: the config of this {type(model).__name__} speaks of learned parameters, which a plain "
-            "from_pretrained does not load; load it by parsimax.huggingface.from_pretrained(path), or say anew "
-            "what you want, such as alpha='learned'"
+            f"{where}: the config of this {type(model).__name__} speaks of learned parameters, which are not in the "
+            "model; load it by from_pretrained(path), or say anew what you want, such as alpha='learned'"
         )
     desparsify(model)
     put(model, told, cores)
     return model
 
 
-def put(model: PreTrainedModel, told: Settings, cores: dict[str, AttentionCore]) -> None:
+def put(model: nn.Module, told: Settings, cores: dict[str, AttentionCore]) -> None:
     """Hang the cores on their modules, and switch the model's configs over, which become its own."""
-    modules = [model.get_submodule(name) for name in cores]
-    for module, core in zip(modules, cores.values(), strict=True):
+    modules = {name: model.get_submodule(name) for name in cores}
+    for module, core in zip(modules.values(), cores.values(), strict=True):
         at = next((tensor.device for tensor in module.parameters()), None)
         setattr(module, CORE, core.to(at).train(module.training))
-    name = NAME if all(hasattr(module, "is_causal") for module in modules) else MASKED
     memo: dict[int, Any] = {}
     for part in model.modules():
         if isinstance(old := part.__dict__.get("config"), PreTrainedConfig):
             part.__dict__["config"] = copy.deepcopy(old, memo)
-    for config in configs(model):
-        setattr(config, KEY, told.to_json(before=config._attn_implementation))
+    for config, name in _names(model):
+        setattr(config, KEY, told.to_json(before=private.implementation(config), implementation=name))
         setattr(config, MARK, name)
-        config._attn_implementation = {"": name}  # itself only: each has its own to go back to
+        private.set_implementation(config, name)
+    if saved(model) is None:  # its own attention is computed elsewhere, but it is the config that loading reads first
+        whole: Any = model.config
+        setattr(whole, KEY, told.to_json(before=private.implementation(whole), implementation=None))
+    watch(modules)
+
+
+def _names(model: nn.Module) -> list[tuple[PreTrainedConfig, str]]:
+    """The attention implementation for each config of the model; none for those that only other attention reads.
+
+    Masks are made by the config's implementation, so a config whose attention is computed elsewhere keeps its own, and
+    where both kinds read one mask it stays of the kind it was.
+    """
+    found, others = find(model, "sparsify")
+    plain = NAME if all(hasattr(module, "is_causal") for module in found.values()) else MASKED
+    ours = {id(owner) for name, module in found.items() for owner in (_owner(model, name), _config(module))}
+    theirs = {id(_owner(model, name)) for name in others}
+    numbers = {
+        id(part.config)
+        for part in model.modules()
+        if isinstance(part, PreTrainedModel) and not private.takes_boolean_masks(part)
+    }
+    result = []
+    for config in configs(model):
+        if id(config) in ours or id(config) not in theirs:
+            read = id(config) in theirs and private.implementation(config) == "eager"
+            result.append((config, ADDED if read or id(config) in numbers else plain))
+    return result
+
+
+def _config(module: nn.Module) -> PreTrainedConfig | None:
+    config = getattr(module, "config", None)
+    return config if isinstance(config, PreTrainedConfig) else None
+
+
+def _owner(model: nn.Module, name: str) -> PreTrainedConfig:
+    """The config of the innermost model around a module."""
+    parts = name.split(".")
+    around = (model.get_submodule(".".join(parts[:depth])) for depth in range(len(parts), -1, -1))
+    owner: PreTrainedConfig = next(part for part in around if isinstance(part, PreTrainedModel)).config
+    return owner
 
 
 def desparsify(model: Model) -> Model:
@@ -149,22 +195,30 @@ def desparsify(model: Model) -> Model:
         >>> desparsify(sparsify(model, "sparsemax")).config._attn_implementation
         'sdpa'
     """
+    if base_of(model) is not model:
+        record(model, None)
     for module in list(model.modules()):
         if isinstance(module.__dict__.get("_modules", {}).get(CORE), AttentionCore):
             delattr(module, CORE)
+    unwatch(model)
     whole = saved(model) or {}
     for config in configs(model):
         kept = config.__dict__.pop(KEY, whole)
-        if config.__dict__.get(MARK) in (NAME, MASKED):
+        if config.__dict__.get(MARK) in NAMES:
             delattr(config, MARK)
-        if config._attn_implementation in (NAME, MASKED):
-            config._attn_implementation = {"": kept.get("before")}
+        if private.implementation(config) in NAMES:
+            private.set_implementation(config, kept.get("before"))
     return model
 
 
 def configs(model: nn.Module) -> list[PreTrainedConfig]:
     """Every config object that a part of the model reads, once each."""
-    waiting = [part.__dict__["config"] for part in model.modules() if "config" in part.__dict__]
+    return configs_in([part.__dict__["config"] for part in model.modules() if "config" in part.__dict__])
+
+
+def configs_in(waiting: list[Any]) -> list[PreTrainedConfig]:
+    """These and the configs inside them, once each."""
+    waiting = list(waiting)
     found: dict[int, PreTrainedConfig] = {}
     while waiting:
         config = waiting.pop()
