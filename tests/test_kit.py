@@ -11,6 +11,7 @@ import pytest
 
 from parsimax.recipes import RECIPES, find
 from parsimax.recipes.inflection import harmony
+from parsimax.recipes.inflection.symbols import Symbols
 from parsimax.recipes.kit import runs
 from parsimax.recipes.kit.batches import Endless, Shuffled
 from parsimax.recipes.kit.recipe import DataError, Train
@@ -27,6 +28,7 @@ from parsimax.recipes.kit.settings import (
 )
 from parsimax.recipes.kit.training import rate_at
 from parsimax.recipes.text import files
+from parsimax.recipes.text.codec import Pieces
 from parsimax.recipes.text.lengths import Bucketed, bucketed, in_order
 from parsimax.recipes.translation import numbers
 
@@ -251,3 +253,39 @@ def test_splits_do_not_overlap(splits):
     sources = {split: {row[0] for row in rows} for split, rows in splits.items()}
     assert {split: len(rows) for split, rows in splits.items()} == {"train": 500, "val": 50, "test": 50}
     assert not sources["train"] & sources["test"] and not sources["train"] & sources["val"]
+
+
+@pytest.mark.parametrize("harm", [lambda content: content[:-9], lambda content: content[:20] + b"\x00" + content[21:]])
+def test_a_damaged_gz_is_named(harm, tmp_path):
+    whole = gzip.compress("\n".join(f"line {number}" for number in range(200)).encode())
+    (tmp_path / "x.gz").write_bytes(harm(whole))
+    with pytest.raises(DataError, match=r"cannot read .*x\.gz, it is damaged or cut off"):
+        files.lines(tmp_path / "x.gz")
+
+
+@pytest.mark.parametrize("codec", [Symbols, Pieces])
+@pytest.mark.parametrize(
+    "content", [b"", b"{", b"[]", b"{}", b"\xff", b'{"names": 3, "tokenizer": "x", "lowercase": true}']
+)
+def test_a_damaged_vocabulary_is_named(codec, content, tmp_path):
+    (tmp_path / "vocabulary.json").write_bytes(content)
+    with pytest.raises(ValueError, match=r"vocabulary\.json is damaged"):
+        codec.load(tmp_path)
+    (tmp_path / "vocabulary.json").unlink()
+    with pytest.raises(DataError, match=r"has no vocabulary\.json"):
+        codec.load(tmp_path)
+
+
+def test_codecs_survive_their_file_and_name_what_they_have_not_seen(tmp_path):
+    pairs = [("xx\tab\tN;PL", "aab"), ("yy\tba\tN", "b")]
+    symbols = Symbols.learn(pairs)
+    symbols.save(tmp_path)
+    assert Symbols.load(tmp_path) == symbols and symbols.languages == ("xx", "yy")
+    assert symbols.unseen("xx\tabc\tN;SG") == ["<SG>", "c"] and symbols.knows("yy") and not symbols.knows("N")
+    older = Symbols.of({"names": list(symbols.names)})  # which did not keep its languages
+    assert older.knows("xx") and not older.knows("zz")
+    pieces = Pieces.learn([("a bc", "cab")] * 5, 20, True)
+    pieces.save(tmp_path)
+    again = Pieces.load(tmp_path)
+    assert again.source("abc a") == pieces.source("abc a") and again.lowercase
+    assert pieces.unseen("aß b") == ["ß"] and pieces.unseen("A bc") == []
