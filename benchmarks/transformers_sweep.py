@@ -282,7 +282,7 @@ def main() -> None:
     write(list(done.values()), given.markdown)
 
 
-HEAD = """# Every model of transformers
+HEAD = """# Models of transformers, one by one
 
 What `parsimax.huggingface.sparsify` does with {total} of the {known} config types of `transformers` {version}, tried by
 `python benchmarks/transformers_sweep.py` on small random models in float64 (parsimax {ours}, torch {torch}).

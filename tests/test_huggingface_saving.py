@@ -106,6 +106,34 @@ def test_the_name_alone_puts_entmax_into_any_saved_model(load, tmp_path):
     assert not cores(load(tmp_path)) and load(tmp_path).config._attn_implementation == "sdpa"
 
 
+@pytest.mark.parametrize("kind", [torch.bfloat16, torch.float16])
+def test_alpha_stays_in_float32_when_the_model_goes_to_half_precision(kind):
+    model = learned()
+    before = {name: core.alpha.clone() for name, core in cores(model).items()}
+    model.to(kind)
+    assert model.dtype == kind and {p.dtype for n, p in model.named_parameters() if "learned_alpha" in n} == {
+        torch.float32
+    }
+    for name, core in cores(model).items():
+        assert torch.equal(core.alpha, before[name]) and core.learned_alpha.raw.requires_grad
+    model(**batch("BertModel"))[0].float().square().mean().backward()
+    assert all(core.learned_alpha.raw.grad.dtype == torch.float32 for core in cores(model).values())
+    assert next(iter(cores(model.double()).values())).alpha.dtype == torch.float64
+
+
+def test_a_sentence_transformer_of_the_folder_is_sparse(tmp_path):
+    library = pytest.importorskip("sentence_transformers", reason="sentence-transformers is not installed")
+    model = learned()
+    model.save_pretrained(tmp_path)
+    words = {**{f"w{n}": n for n in range(4, 40)}, "[PAD]": 0, "[UNK]": 1}
+    raw = Tokenizer(WordLevel(words, unk_token="[UNK]"))
+    raw.pre_tokenizer = Whitespace()
+    tokens = transformers.PreTrainedTokenizerFast(tokenizer_object=raw, pad_token="[PAD]", unk_token="[UNK]")
+    tokens.save_pretrained(tmp_path)
+    made = library.SentenceTransformer(str(tmp_path), device="cpu")
+    assert [core.alpha.tolist() for core in cores(made).values()] == [c.alpha.tolist() for c in cores(model).values()]
+
+
 def test_a_pipeline_of_the_folder_is_sparse(tmp_path):
     model = learned("LlamaForCausalLM")
     model.save_pretrained(tmp_path)

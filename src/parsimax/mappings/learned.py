@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -44,6 +45,15 @@ class BoundedParameter(nn.Module):
         raw = (above / (high - wide)).log() if math.isfinite(high) else above + (-(-above).expm1()).log()
         self.shape = tuple(start.shape)
         self.raw = nn.Parameter(raw.to(start.dtype).reshape(self.shape or (1,)).contiguous())
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Any:
+        """A model that goes to half precision leaves this in float32: a step of α is smaller than theirs."""
+        before = self.raw.detach()
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        if self.raw.dtype in (torch.bfloat16, torch.float16) and before.dtype in (torch.float32, torch.float64):
+            with torch.no_grad():
+                self.raw.data = before.to(self.raw.device, torch.float32)
+        return self
 
     def forward(self) -> Tensor:
         if math.isinf(self.high):
