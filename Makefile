@@ -5,13 +5,13 @@ STAMP := $(VENV)/.parsimax-stamp
 PYTEST_FLAGS ?= -q -n 2 --dist worksteal --durations 10
 
 CPP = $(wildcard src/parsimax/kernels/cpu/*.cpp src/parsimax/kernels/cpu/*.h src/parsimax/kernels/cpu/*.inl)
-copy_sources = rm -rf build/$(1) && mkdir -p build/$(1) && cp -r src tools setup.py pyproject.toml README.md LICENSE build/$(1) && \
+copy_sources = rm -rf build/$(1) && mkdir -p build/$(1) && cp -r src tools tests setup.py pyproject.toml README.md LICENSE build/$(1) && \
 	rm -f build/$(1)/src/parsimax/kernels/_cpu.so
 
 # The lowest torch that parsimax runs on, without kernels: that of pyproject.toml.
 FLOOR := $(shell sed -n 's/^dependencies = \["torch>=\(.*\)"\]/\1/p' pyproject.toml)
 
-.PHONY: help setup demo test test-install test-floor wheel test-kernels test-mutations sanitize bench bench-reference lint format clean
+.PHONY: help setup demo test test-install test-floor wheel test-kernels test-avx512 test-mutations sanitize bench bench-reference lint format clean
 
 help:
 	@echo 'make setup    make $(VENV) with torch, parsimax and the tools of a developer (once)'
@@ -68,7 +68,13 @@ wheel: setup
 
 test-kernels: setup
 	PARSIMAX_KERNEL_CASES=10000 $(BIN)/python -m pytest $(PYTEST_FLAGS) tests/test_kernels.py tests/test_sweep.py
-	$(MAKE) sanitize test-mutations
+	$(MAKE) sanitize test-avx512 test-mutations
+
+# What is compiled for AVX-512, with its instructions written out, where the CPU has AVX2 only.
+test-avx512: setup
+	$(call copy_sources,emulated)
+	cd build/emulated && PARSIMAX_EMULATE=1 ../../$(BIN)/python setup.py -q build_ext --inplace
+	PYTHONPATH=build/emulated/src $(BIN)/python -m pytest $(PYTEST_FLAGS) -p no:cacheprovider tests/test_kernels.py tests/test_sweep.py -k "not lower"
 
 # A build of the kernels in which one exit of a search can be made to accept one step too soon: some test must fail for each.
 test-mutations: setup

@@ -1,8 +1,9 @@
 """Builds the C++ kernels, parsimax/kernels/_cpu.so, on libtorch's stable ABI.
 
 A compiler that fails fails the build. PARSIMAX_NO_KERNELS=1 builds none, and parsimax then runs in plain torch; so it
-does where torch is too old for them. PARSIMAX_SANITIZE=1 builds with the address and undefined-behaviour sanitizers,
-PARSIMAX_MUTATIONS=1 with exits that can be made wrong (tests/mutations.py).
+does where torch is too old for them. For tests of the kernels themselves: PARSIMAX_SANITIZE=1 builds with the address
+and undefined-behaviour sanitizers, PARSIMAX_MUTATIONS=1 with exits that can be made wrong (tests/mutations.py), and
+PARSIMAX_EMULATE=1 with AVX-512 written out in plain vectors, for machines that have AVX2 only.
 """
 
 import os
@@ -32,7 +33,9 @@ PER_ENDING = {
 }
 SANITIZE = ["-fsanitize=address,undefined", "-fno-omit-frame-pointer", "-g1", "-O0"]
 SANITIZE = SANITIZE if os.environ.get("PARSIMAX_SANITIZE") else []
-MUTATIONS = [("PARSIMAX_MUTATIONS", "1")] if os.environ.get("PARSIMAX_MUTATIONS") else []
+if os.environ.get("PARSIMAX_EMULATE"):
+    PER_ENDING["_avx512"] = [*PER_ENDING["_avx2"], "-include", str(HERE / "tests/emulated_avx512.h")]
+FOR_TESTS = [(f"PARSIMAX_{name}", "1") for name in ("MUTATIONS", "EMULATE") if os.environ.get(f"PARSIMAX_{name}")]
 MINIMUM = ".".join(map(str, parsimax_build.KERNELS_NEED))
 X86 = platform.machine() in ("x86_64", "AMD64")
 
@@ -105,7 +108,12 @@ def kernels():
             depends=list(map(str, headers)),
             libraries=["torch_cpu"],
             # Only the stable part of torch's headers, as it was in the lowest torch that the binary is to serve.
-            define_macros=[("TORCH_STABLE_ONLY", None), ("TORCH_TARGET_VERSION", "0x020a000000000000"), *MUTATIONS],
+            define_macros=[
+                ("TORCH_STABLE_ONLY", None),
+                ("TORCH_TARGET_VERSION", "0x020a000000000000"),
+                *MUTATIONS,
+                *EMULATED,
+            ],
             extra_compile_args=FLAGS,
             extra_link_args=SANITIZE,
             language="c++",

@@ -4,6 +4,7 @@ The truth is a bisection in float64 that shares nothing with the library: p = (b
 with E in [n^-b, 1], where the sum rises with E.
 """
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -117,6 +118,25 @@ def truth(x: Tensor, alpha: float) -> Truth:
         above = answer._p(middle).sum(-1, keepdim=True) > 1
         low, high = torch.where(above, low, middle), torch.where(above, middle, high)
     return Truth(z, low + (high - low) / 2, b)
+
+
+def budget_rows(n: int, budget: float, count: int, seed: int) -> Tensor:
+    """Leaders that share the budget, over a plateau around the threshold that they alone would have; in float64."""
+    draw = torch.Generator().manual_seed(seed)
+    leaders = min(n - 1, 2 + math.ceil(budget))
+    x = torch.zeros(count, n, dtype=torch.float64)
+    noise = 10.0 ** torch.randint(-12, -3, (count, 1), generator=draw)
+    x[:, leaders:] = -budget / leaders + noise * torch.randn(count, n - leaders, generator=draw, dtype=torch.float64)
+    return x
+
+
+def budget_truth(x: Tensor, budget: float) -> Tensor:
+    low, high = x.amin(-1, keepdim=True) - 1, x.amax(-1, keepdim=True)
+    for _ in range(120):
+        middle = low + (high - low) / 2
+        above = (x - middle).clamp(0, 1).sum(-1, keepdim=True) > budget
+        low, high = torch.where(above, middle, low), torch.where(above, high, middle)
+    return (x - low).clamp(0, 1)
 
 
 def cases(n: int, alphas: list[float], count: int) -> Iterator[tuple[float, Tensor]]:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 import parsimax
 from parsimax.kernels import library
-from sweep import ALPHAS, LENGTHS, Truth, cases, truth
+from sweep import ALPHAS, LENGTHS, Truth, budget_rows, budget_truth, cases, truth
 
 WHOLE = int(os.environ.get("PARSIMAX_KERNEL_CASES", "500")) >= 10_000
 LOWER = "PARSIMAX_CPU" in os.environ
@@ -126,6 +126,17 @@ def test_attention(n):
                 for each in by_alpha if t.clear.all() else ():
                     scale = size * (1 + torch.tensor(n).log()) * len(x) ** 0.5
                     near(each, da.sum(), 2e-5 * scale + slack_a.sum(), f"dα, α = {alpha}")
+
+
+@pytest.mark.parametrize("budget", [0.5, 2.0, 7.3])
+@pytest.mark.parametrize("n", [16, 65, 1000])
+def test_budgets(n, budget):
+    x = budget_rows(n, budget, 64, n)
+    true = budget_truth(x, budget)
+    near(parsimax.budget_sparsemax(x, budget), true, 1e-12, f"budget {budget}")
+    near(
+        parsimax.budget_sparsemax(x.float(), budget), budget_truth(x.float().double(), budget), 2e-6, f"budget {budget}"
+    )
 
 
 def test_the_rows_that_were_wrong():

@@ -16,6 +16,9 @@ static const Level& choose() {
   const char* wanted = std::getenv("PARSIMAX_CPU");
   const auto below = [&](const char* name) { return wanted && !std::strcmp(wanted, name); };
   if (below("base") || !(HAS("avx2") && HAS("fma") && HAS("f16c"))) return level_base;
+#if defined(PARSIMAX_EMULATE)
+  return below("avx2") ? level_avx2 : level_avx512;
+#endif
   if (below("avx2") || !(HAS("avx512f") && HAS("avx512bw") && HAS("avx512dq") && HAS("avx512vl"))) return level_avx2;
   return level_avx512;
 #else
