@@ -111,8 +111,7 @@ def kernels():
             define_macros=[
                 ("TORCH_STABLE_ONLY", None),
                 ("TORCH_TARGET_VERSION", "0x020a000000000000"),
-                *MUTATIONS,
-                *EMULATED,
+                *FOR_TESTS,
             ],
             extra_compile_args=FLAGS,
             extra_link_args=SANITIZE,
