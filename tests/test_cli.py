@@ -14,8 +14,7 @@ from parsimax import cli
 from parsimax.bench import cases, check, inputs, measure, sides
 from parsimax.bench.sides import OURS, SIDES, Side
 
-# As the installed command does, whose name is the first argument.
-COMMAND = "import sys; sys.argv[0] = '/usr/bin/parsimax'; from parsimax.cli import main; "
+COMMAND = "import sys; from parsimax_command import main; "  # as the installed command does
 TINY = "sparsemax/2x10/forward/one-thread"
 
 
@@ -62,6 +61,12 @@ def test_the_public_names_come_with_their_first_use():
         "True",
         str(len(parsimax.__all__)),
     ]
+
+
+def test_a_program_gets_all_names_at_once_whatever_it_is_called():
+    code = "import sys; sys.argv[0] = '/usr/bin/parsimax'; import parsimax; print('entmax' in vars(parsimax))"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout == "True\n"
 
 
 def test_every_case_names_sides_that_exist():

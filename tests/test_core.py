@@ -148,7 +148,7 @@ def test_alpha_of_every_mapping():
     for alpha in (each, each.view(3, 1, 1), nn.Parameter(each)):
         core = AttentionCore(3, alpha=alpha)
         assert core.alpha.tolist() == each.tolist()
-        assert list(core.state_dict()) == (["alpha_value"] if isinstance(alpha, nn.Parameter) else [])
+        assert list(core.state_dict()) == (["fixed_alpha"] if isinstance(alpha, nn.Parameter) else [])
     one = AttentionCore(3, alpha=nn.Parameter(torch.tensor(1.7, dtype=torch.float64)))
     q, k, v = draw(H=3)
     close(one(q, k, v), parsimax.entmax_attention(q, k, v, alpha=1.7))
@@ -543,7 +543,7 @@ def test_what_is_fixed_comes_back_from_the_meta_device(name, way):
 
 def test_moves_keep_what_was_written_to_a_buffer():
     core = AttentionCore(H, alpha=torch.full((H,), 1.5))
-    core.alpha_value.fill_(1.75)
+    core.fixed_alpha.fill_(1.75)
     assert core.to(torch.float64).alpha.tolist() == [1.75] * H
 
 
@@ -554,7 +554,7 @@ WRONG = {
     "heads": (lambda: AttentionCore(0), ValueError, "num_heads must be at least 1"),
     "name": (lambda: AttentionCore(2, "entmin"), ValueError, "no mapping is called 'entmin'; there are softmax"),
     "alpha of softmax": (lambda: AttentionCore(2, "softmax", alpha=1.5), TypeError, "softmax has no setting alpha"),
-    "learned rate": (lambda: AttentionCore(2, "normmax", alpha="learned"), ValueError, "for normmax"),
+    "learned count": (lambda: AttentionCore(2, "topk_sparsemax", k="learned"), ValueError, "k is a count and cannot"),
     "misspelt": (lambda: AttentionCore(2, alpha="learnt"), ValueError, "got alpha='learnt'"),
     "no rate": (lambda: AttentionCore(2, "rsoftmax"), TypeError, "rsoftmax needs a setting, such as rate=0.5"),
     "domain": (lambda: AttentionCore(2, alpha=-1.0), ValueError, r"alpha must be in \[0, inf\], got -1"),
@@ -567,7 +567,7 @@ WRONG = {
     "tensor k": (
         lambda: AttentionCore(2, "topk_sparsemax", k=torch.tensor(2)),
         TypeError,
-        "k of topk_sparsemax cannot",
+        "k is a count and cannot be a tensor",
     ),
     "ramp": (
         lambda: AttentionCore(2, "rsoftmax", rate=schedules.Linear(0.0, 1.2, steps=10)),

@@ -1,4 +1,4 @@
-"""``fenchel_young_loss``: the loss that is zero just where the mapping gives the target."""
+"""``fenchel_young_loss``: the loss that is zero exactly where the mapping gives the target."""
 
 import pytest
 import torch
@@ -20,7 +20,7 @@ def loss(case: Case, scores, target, **options):
 
 
 @each(REGULARISED + EXTRA)
-def test_zero_just_where_the_mapping_gives_the_target(case):
+def test_zero_exactly_where_the_mapping_gives_the_target(case):
     for scale in (0.1, 1.0, 5.0):
         at = loss(case, scale * X, case(scale * X))
         assert (at.abs() <= 1e-12).all()

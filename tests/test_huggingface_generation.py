@@ -167,3 +167,11 @@ def test_more_beams_than_possible_continuations_end_far_below_all_others(model):
 def test_what_is_no_distribution_of_the_next_token_is_refused(arguments, error, message):
     with pytest.raises(error, match=message):
         EntmaxLogitsProcessor(**arguments)
+
+
+def test_a_processor_follows_a_schedule():
+    scores = torch.tensor([[2.0, 1.0, 0.5, -1.0]])
+    processor = EntmaxLogitsProcessor(parsimax.schedules.Linear(1.0, 2.0, steps=10))
+    for step in (0, 5, 10):
+        parsimax.set_step(processor, step)
+        torch.testing.assert_close(processor(None, scores).exp(), parsimax.entmax(scores, 1 + step / 10))

@@ -366,7 +366,7 @@ def test_no_output_is_left_unwritten():
         torch.use_deterministic_algorithms(False)
 
 
-@pytest.mark.skipif("PARSIMAX_CPU" in os.environ, reason="runs inside of itself")
+@pytest.mark.skipif("PARSIMAX_CPU" in os.environ, reason="runs inside itself")
 @pytest.mark.parametrize("level", library.LEVELS[: library.LEVELS.index(library.level()) if library.AVAILABLE else 0])
 def test_lower_instruction_sets_pass_the_same_tests(level):
     env = {**os.environ, "PARSIMAX_CPU": level, "PARSIMAX_KERNEL_CASES": "40"}

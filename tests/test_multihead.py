@@ -1,4 +1,4 @@
-"""MultiheadAttention: torch's own module to the word, inside of torch's Transformer too; learned α, caches."""
+"""MultiheadAttention: torch's own module to the word, inside torch's Transformer too; learned α, caches."""
 
 import copy
 import itertools
@@ -366,7 +366,7 @@ def test_without_weights_nothing_of_their_size_is_made():
     assert max(sizes) < 2 * length * length / 8
 
 
-# inside of torch's Transformer
+# inside torch's Transformer
 
 
 def exact_zeros(model):
@@ -415,7 +415,7 @@ PADDING = torch.arange(S) >= torch.tensor([S, 4, 2])[:, None]
 @pytest.mark.parametrize("by", ["replace_attention", "hand"])
 @pytest.mark.parametrize("settings", [{"mapping": "sparsemax"}, {"alpha": "learned"}], ids=["sparsemax", "learned"])
 @pytest.mark.parametrize("masked", ["none", "padding", "causal"])
-def test_ours_runs_inside_of_an_encoder_in_every_mode(by, settings, masked):
+def test_ours_runs_inside_an_encoder_in_every_mode(by, settings, masked):
     original = encoder()
     x = inputs(batch_first=True)[1]
     padding = PADDING if masked == "padding" else None

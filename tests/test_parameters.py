@@ -131,7 +131,7 @@ def test_a_learned_alpha_starts_where_it_was_asked_to():
 
 @pytest.mark.parametrize("alpha", [1, 2, 1.0, 2.0, 0.5, 3.0, NAN])
 def test_a_start_on_the_border_raises(alpha):
-    with pytest.raises(ValueError, match=rf"strictly inside of \(1, 2\).*got {alpha:g}"):
+    with pytest.raises(ValueError, match=rf"strictly inside \(1, 2\).*got {alpha:g}"):
         learned(alpha=alpha)
 
 

@@ -15,6 +15,7 @@ import pytest
 import torch
 
 from parsimax import cli
+from parsimax.mappings import REGISTRY
 from parsimax.recipes import RECIPES, find
 from parsimax.recipes.kit.settings import changed, from_yaml
 
@@ -221,17 +222,23 @@ def test_bad_data_is_refused_before_training(name, file, content, message, tmp_p
     assert not any(Path("runs").glob("*/*")), "an empty run was left behind"
 
 
-def test_list_and_config_do_not_wait_for_torch():
-    for arguments in (["list"], ["config", "inflection"]):
-        code = f"import sys; sys.argv[0] = 'parsimax'; from parsimax.cli import main; main({arguments})"
-        code += "; print('torch' in sys.modules)"
-        run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-        *lines, loaded = run.stdout.splitlines()
-        assert loaded == "False"
-        if arguments == ["list"]:
-            assert [line.split()[0] for line in lines] == list(RECIPES)
-        else:
-            assert any(line.startswith("train.seed=1 ") for line in lines)
+def test_list_does_not_wait_for_torch():
+    code = "import sys; from parsimax_command import main; main(['list']); print('torch' in sys.modules)"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    *lines, loaded = run.stdout.splitlines()
+    assert loaded == "False" and [line.split()[0] for line in lines] == list(RECIPES)
+
+
+def test_config_offers_every_mapping_that_fits(capsys):
+    assert cli.main(["config", "inflection"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert any(line.startswith("train.seed=1 ") for line in lines)
+    offered = " ".join(line for line in lines if line.startswith("model.output."))
+    fitting = [entry for entry in REGISTRY.values() if entry.total == 1]
+    assert len(fitting) == len(REGISTRY) - 1 and "budget" not in offered
+    for entry in fitting:
+        assert entry.name in offered
+        assert entry.setting is None or f"model.output.{entry.setting.name}=" in offered
 
 
 @pytest.mark.parametrize(

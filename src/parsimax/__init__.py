@@ -7,21 +7,23 @@ tensor([0.6740, 0.3260, 0.0000])
 
 import sys
 from importlib import import_module
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from . import _hub
+from . import _hub as _hub
 
 __version__ = "0.1.0"
 
 _hub.install()
 
-# The command `parsimax` imports this package first, and its `--help` must not wait seconds for torch: there the public
-# names come with their first use. Elsewhere they come at once, and with them the operators that exported programs need.
-if TYPE_CHECKING or Path(*sys.argv[:1]).stem != "parsimax":
+# A program gets all names at once, and with them the operators that exported programs need. The command has an entry
+# module of its own; when that is what runs, they come with their first use: its help must not wait seconds for torch.
+if TYPE_CHECKING or "parsimax_command" not in sys.modules:
     from . import schedules as schedules
     from ._public import *  # noqa: F403
     from ._public import __all__ as __all__
+
+    if TYPE_CHECKING:  # type checkers know these by the stub of mappings; at run time they are in _public too
+        from .mappings import *  # noqa: F403
 else:
 
     def __getattr__(name: str) -> object:

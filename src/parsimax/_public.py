@@ -1,5 +1,6 @@
 """Every public name; :mod:`parsimax` hands them on."""
 
+from . import mappings
 from . import schedules as schedules
 from ._attention import (
     AttentionCore,
@@ -10,7 +11,6 @@ from ._attention import (
     attention,
     entmax_attention,
     replace_attention,
-    set_step,
 )
 from ._explain import explain
 from ._scripting import refuse_scripting
@@ -30,36 +30,7 @@ from .losses import (
     multilabel_loss,
     sparsemax_loss,
 )
-from .mappings import (
-    BudgetSparsemax,
-    Entmax,
-    Entmax15,
-    Normmax,
-    RSoftmax,
-    SigSoftmax,
-    Softmax,
-    Sparsegen,
-    SparseHourglass,
-    Sparsemax,
-    TopKSparsemax,
-    TSoftmax,
-    budget_sparsemax,
-    entmax,
-    entmax15,
-    entmoid15,
-    log_entmax,
-    normmax,
-    rsoftmax,
-    sigsoftmax,
-    softmax,
-    sparsegen,
-    sparsehourglass,
-    sparsemax,
-    sparsemoid,
-    support,
-    topk_sparsemax,
-    tsoftmax,
-)
+from .mappings import *  # noqa: F403
 from .metrics import (
     epsilon_perplexity,
     jensen_shannon,
@@ -68,12 +39,10 @@ from .metrics import (
     sparsemax_score,
     support_size,
 )
+from .parameters import set_step
 
 __all__ = [
     "AttentionCore",
-    "BudgetSparsemax",
-    "Entmax",
-    "Entmax15",
     "Entmax15Loss",
     "EntmaxLoss",
     "FenchelYoungLoss",
@@ -81,53 +50,30 @@ __all__ = [
     "LengthScaling",
     "LinearEntmaxLoss",
     "MultiheadAttention",
-    "Normmax",
     "Observation",
-    "RSoftmax",
-    "SigSoftmax",
-    "Softmax",
-    "SparseHourglass",
-    "Sparsegen",
-    "Sparsemax",
     "SparsemaxLoss",
-    "TSoftmax",
-    "TopKSparsemax",
     "attention",
-    "budget_sparsemax",
-    "entmax",
-    "entmax15",
     "entmax15_loss",
     "entmax_attention",
     "entmax_loss",
-    "entmoid15",
     "epsilon_perplexity",
     "explain",
     "fenchel_young_loss",
     "jensen_shannon",
     "linear_entmax_loss",
-    "log_entmax",
     "log_probs",
     "multilabel_loss",
-    "normmax",
     "replace_attention",
-    "rsoftmax",
     "sample",
     "set_kernels",
     "set_step",
-    "sigsoftmax",
-    "softmax",
-    "sparsegen",
-    "sparsehourglass",
-    "sparsemax",
     "sparsemax_loss",
     "sparsemax_score",
-    "sparsemoid",
-    "support",
     "support_size",
-    "topk_sparsemax",
-    "tsoftmax",
     "use_kernels",
     "verify",
 ]
+__all__ += mappings.__all__
+__all__.remove("REGISTRY")
 
 refuse_scripting(globals()[name] for name in __all__)

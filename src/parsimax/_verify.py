@@ -17,7 +17,7 @@ from torch.overrides import TorchFunctionMode
 
 from ._attention import functional
 from ._attention.core import AttentionCore
-from .mappings.modules import MappingModule
+from .mappings.declaration import MappingModule
 from .mappings.registry import REGISTRY
 
 # What torch computes softmax by, and the names under which it is reported.

@@ -1,7 +1,7 @@
 """q, k, v → context. The functional face is that of ``F.scaled_dot_product_attention``."""
 
 from .cache import KeyValueCache
-from .core import AttentionCore, set_step
+from .core import AttentionCore
 from .functional import attention, entmax_attention
 from .multihead import MultiheadAttention
 from .observation import Observation
@@ -17,5 +17,4 @@ __all__ = [
     "attention",
     "entmax_attention",
     "replace_attention",
-    "set_step",
 ]

@@ -8,13 +8,11 @@ from typing import Any, Literal, overload
 
 from torch import Tensor
 
-from ..mappings.entmax import DOMAIN, entmax
-from ..mappings.modules import MappingModule
+from ..mappings.declaration import MappingModule
+from ..mappings.entmax import ALPHA, entmax
 from ..mappings.registry import MappingLike, resolve
 from . import formula, fused
 from .arguments import Call, check_alpha, prepare
-
-ALPHA = {"softmax": 1.0, "entmax15": 1.5, "sparsemax": 2.0}  # the mappings that are entmax at a fixed α
 
 
 @overload
@@ -186,17 +184,18 @@ def attention(
     entry, settings = resolve(mapping, settings, where)
     if isinstance(mapping, MappingModule) and mapping.dim not in (-1, len(call.lead) + 1):
         raise ValueError(f"{where}: the mapping must go over the keys, the last dimension, got dim={mapping.dim}")
-    if entry.name in ALPHA:
-        return _entmax_attention(call, ALPHA[entry.name], return_weights, where)
+    if entry.alpha is not None:  # entmax at a fixed α
+        return _entmax_attention(call, entry.alpha, return_weights, where)
     if entry.name == "entmax":
-        return _entmax_attention(call, settings.get("alpha", 1.5), return_weights, where)
+        alpha: Any = settings.get("alpha", ALPHA.default)
+        return _entmax_attention(call, alpha, return_weights, where)
     return _plain_attention(call, partial(entry.function, **settings), return_weights)
 
 
 def _entmax_attention(
     call: Call, alpha: float | Tensor, return_weights: bool, where: str
 ) -> Tensor | tuple[Tensor, Tensor]:
-    alpha = check_alpha(alpha, call, DOMAIN, where)
+    alpha = check_alpha(alpha, call, ALPHA.domain, where)
     if fused.can_run(call, alpha, return_weights):
         return fused.attend(call, alpha)
     return _plain_attention(call, partial(entmax, alpha=alpha), return_weights)

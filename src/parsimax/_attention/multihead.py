@@ -10,9 +10,10 @@ from torch.nn import functional as F
 
 from ..engine.arguments import Interval, check_count, check_number
 from ..mappings.registry import MappingLike
+from ..parameters import Schedule
 from . import biases, masks
 from .cache import KeyValueCache
-from .core import AttentionCore, Schedule
+from .core import AttentionCore
 
 WHERE = "MultiheadAttention"
 
@@ -43,7 +44,7 @@ class MultiheadAttention(nn.Module):
             is an ``alpha``.
         alpha: a number, a tensor of one per head, a schedule, or ``"learned"``: one parameter per head.
         settings: the mapping's own such as ``rate=0.8``, and further arguments of :class:`AttentionCore`:
-            ``alpha_start``, ``interval``, ``heads``, ``length_scaling``.
+            ``start``, ``interval``, ``heads``, ``length_scaling``.
 
     Example:
         >>> import torch, parsimax

@@ -8,7 +8,8 @@ from typing import Any
 from torch import Tensor, nn
 
 from ..mappings.registry import MappingLike
-from .core import AttentionCore, Schedule
+from ..parameters import Schedule
+from .core import AttentionCore
 from .multihead import MultiheadAttention
 
 WHERE = "replace_attention"
@@ -30,7 +31,7 @@ def replace_attention(
     alpha: float | Tensor | str | Schedule | None = None,
     **settings: Any,
 ) -> nn.Module:
-    """Replace every ``nn.MultiheadAttention`` inside of a model by a :class:`MultiheadAttention` with its weights.
+    """Replace every ``nn.MultiheadAttention`` inside a model by a :class:`MultiheadAttention` with its weights.
 
     A :class:`MultiheadAttention` that is there already stays, with its weights, and gets this mapping for its old one.
 

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from .._fixed import FixedTensors
 from ..engine.arguments import check_count, check_number
 from .arguments import FINITE, POSITIVE
-from .fixed import FixedTensors
 
 
 class LengthScaling(FixedTensors):

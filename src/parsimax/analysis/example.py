@@ -123,7 +123,7 @@ def make_example(
 
 
 def _length(side: str, layers: list[Layer], weights: list[SparseWeights]) -> int:
-    """Of one sequence: the queries of a layer inside of it, else what cross-attention has there."""
+    """Of one sequence: the queries of a layer inside it, else what cross-attention has there."""
     own = [
         w.shape[1] for layer, w in zip(layers, weights, strict=True) if QUERIES[layer.kind] == KEYS[layer.kind] == side
     ]

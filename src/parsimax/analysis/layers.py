@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 CROSS = re.compile(r"cross|enc_?dec|encoder_attn|multihead_attn|context|src_attn|memory", re.IGNORECASE)
-OWN_PARTS = {"core", "parsimax"}  # what parsimax calls the part inside of an attention module that is observed
+OWN_PARTS = {"core", "parsimax"}  # what parsimax calls the part inside an attention module that is observed
 
 
 @dataclass

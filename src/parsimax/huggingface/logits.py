@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 from transformers import LogitsProcessor
 
-from .._attention.functional import attention
+from .._attention.core import AttentionCore
+from ..parameters import Schedule
 
 
 class EntmaxLogitsProcessor(LogitsProcessor):
@@ -22,11 +23,12 @@ class EntmaxLogitsProcessor(LogitsProcessor):
     score of about -1e9 over their length: ignore those.
 
     Args:
-        alpha: of entmax; 1.5 if not given. 1 is softmax, i.e. no change.
+        alpha: of entmax; 1.5 if not given. 1 is softmax, that is, no change.
         mapping: another mapping's name, with its setting beside it. It must give probabilities that do not change
             with a constant added to all logits.
         temperature: the logits are divided by it. ``generate(temperature=…)`` works on log p, after this.
-        settings: the mapping's own, such as ``k=50`` for "topk_sparsemax".
+        settings: the mapping's own, such as ``k=50`` for "topk_sparsemax". They and ``alpha`` may be schedules;
+            ``parsimax.set_step(processor, step)`` tells the step.
 
     Example:
         >>> import torch
@@ -40,12 +42,18 @@ class EntmaxLogitsProcessor(LogitsProcessor):
     """
 
     def __init__(
-        self, alpha: float | None = None, mapping: str = "entmax", *, temperature: float = 1.0, **settings: Any
+        self,
+        alpha: float | Schedule | None = None,
+        mapping: str = "entmax",
+        *,
+        temperature: float = 1.0,
+        **settings: Any,
     ) -> None:
         where = type(self).__name__
         if alpha is not None:
             settings["alpha"] = alpha
-        self.mapping, self.settings = mapping, settings
+        self.mapping = mapping
+        self.core = AttentionCore(1, mapping, **settings)  # keeps the settings
         if not 0 < temperature < math.inf:
             raise ValueError(f"{where}: temperature must be in (0, inf), got {temperature:g}")
         self.temperature = float(temperature)
@@ -56,13 +64,16 @@ class EntmaxLogitsProcessor(LogitsProcessor):
         if not torch.allclose(trial, moved):
             raise ValueError(f"{where}: beam search adds a constant to the logits, which changes what {mapping} gives")
 
+    def set_step(self, step: int) -> None:
+        """Take the values that the schedules have at this step."""
+        self.core.set_step(step)
+
     def probabilities(self, scores: Tensor) -> Tensor:
         """Of the next token, (batch, vocabulary): those of attention to tokens whose products are all 0."""
-        query, key = scores.new_zeros(len(scores), 1), scores.new_zeros(scores.shape[-1], 1)
+        query, key = scores.new_zeros(1, 1, len(scores), 1), scores.new_zeros(1, 1, scores.shape[-1], 1)
         mask = scores / self.temperature
-        return attention(
-            query, key, key[:, :0], attn_mask=mask, mapping=self.mapping, return_weights=True, **self.settings
-        )[1]
+        weights: Tensor = self.core(query, key, key[..., :0], attn_mask=mask, return_weights=True)[1]
+        return weights[0, 0]
 
     def __call__(self, input_ids: Tensor | None, scores: Tensor) -> Tensor:
         return self.probabilities(scores).log()

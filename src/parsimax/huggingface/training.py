@@ -9,7 +9,8 @@ from torch import nn
 from torch.optim import Optimizer
 from transformers import TrainerCallback
 
-from .._attention.core import AttentionCore, set_step
+from .._attention.core import AttentionCore
+from ..parameters import set_step
 
 
 class AlphaCallback(TrainerCallback):

@@ -9,20 +9,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..engine.arguments import Interval, check_scores
+from ..engine.arguments import check_scores
 from ..engine.chunked import Solve, Traced
-from ..engine.clean import Parameter
 from ..engine.operators import define
 from ..engine.precision import work_dtype
 from ..kernels.schemas import wide
-from ..mappings.entmax import argmax_rows, entmax_conjugate
-from ..mappings.entmax15 import entmax15_conjugate
-from ..mappings.softmax import softmax_conjugate
-from ..mappings.sparsemax import sparsemax_conjugate
+from ..mappings.entmax import ALPHA as ENTMAX_ALPHA
+from ..mappings.entmax import MEMBERS, Entmax, argmax_rows, entmax_conjugate
 from .contract import Bound, Options, RowLosses, check_no_weight, class_dim, classification_loss, hard_rows
 from .fused_rows import row_losses
 
-DOMAIN = Interval(0, math.inf, closed_low=False)
+ALPHA = Entmax.entry.loss_setting or ENTMAX_ALPHA
 
 
 def _largest(z: Tensor, live: Tensor, *, solve: Solve) -> Tensor:
@@ -30,13 +27,13 @@ def _largest(z: Tensor, live: Tensor, *, solve: Solve) -> Tensor:
     return (argmax_rows(z, live, solve=solve).detach() * z).sum(-1, keepdim=True)
 
 
-SPECIAL = {1.0: softmax_conjugate, 1.5: entmax15_conjugate, 2.0: sparsemax_conjugate, math.inf: _largest}
+SPECIAL = {alpha: entry.regulariser.conjugate for alpha, entry in MEMBERS.items()} | {math.inf: _largest}
 
 
 def bind(alpha: float | Tensor) -> Bound:
     if isinstance(alpha, (int, float)) and not isinstance(alpha, bool) and alpha in SPECIAL:
         return Bound(SPECIAL[float(alpha)], kernel=kernel_at(float(alpha)))
-    return Bound(entmax_conjugate, (Parameter("alpha", alpha, DOMAIN),), kernel=kernel_at(0.0))
+    return Bound(entmax_conjugate, (ALPHA.at(alpha),), kernel=kernel_at(0.0))
 
 
 def by_formula(

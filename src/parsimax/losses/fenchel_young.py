@@ -6,12 +6,10 @@ from typing import Any
 
 from torch import Tensor
 
-from ..engine.clean import Parameter
-from ..mappings.registry import REGISTRY, Entry, MappingLike, resolve
+from ..mappings.declaration import REGISTRY, Entry
+from ..mappings.registry import MappingLike, resolve
 from .contract import Bound, Options, classification_loss, is_soft
 from .entmax_loss import kernel_at
-
-FAMILY = {"softmax": 1.0, "entmax15": 1.5, "sparsemax": 2.0, "entmax": 0.0}  # whose losses have a kernel, and its α
 
 
 def bind(entry: Entry, settings: dict[str, Any], where: str, *, keep_entropy: bool) -> Bound:
@@ -21,12 +19,15 @@ def bind(entry: Entry, settings: dict[str, Any], where: str, *, keep_entropy: bo
             f"{where}: {entry.name} is no gradient of a convex function, so it has no such loss; {have} have"
         )
     entropy = entry.regulariser.entropy if keep_entropy else None
-    kernel = kernel_at(FAMILY[entry.name]) if entry.name in FAMILY else None
-    if entry.setting is None:
+    alpha = 0.0 if entry.name == "entmax" else entry.alpha  # that of the kernel of the loss; 0: one that takes a tensor
+    kernel = None if alpha is None else kernel_at(alpha)
+    setting = entry.loss_setting
+    if setting is None:
         return Bound(entry.regulariser.conjugate, (), entropy, kernel)
-    value = settings.get(entry.setting.name, entry.setting.example)
-    domain = entry.regulariser.domain or entry.setting.domain
-    return Bound(entry.regulariser.conjugate, (Parameter(entry.setting.name, value, domain),), entropy, kernel)
+    value = settings.get(setting.name, setting.default)
+    if value is None:
+        raise TypeError(f"{where}: {entry.name} needs a setting, such as {setting.name}={setting.example:g}")
+    return Bound(entry.regulariser.conjugate, (setting.at(value),), entropy, kernel)
 
 
 def fenchel_young_loss(
@@ -52,8 +53,7 @@ def fenchel_young_loss(
         ignore_index: a target to skip.
         reduction: "mean", "sum" or "none".
         label_smoothing: in [0, 1]; the loss is then taken at the smoothed target.
-        settings: the mapping's own parameter, such as ``alpha=1.3``, differentiable. Without it the registry's example
-            value is used (α = 1.5 for entmax).
+        settings: the mapping's own parameter, such as ``alpha=1.3``, differentiable; α is 1.5 if not given for entmax.
 
     Returns:
         A scalar, or for "none" one loss per target.

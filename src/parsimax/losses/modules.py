@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from ..engine.arguments import check_number
-from ..mappings.learned import BoundedParameter, shape_of
-from ..mappings.modules import hold, readable, short
+from ..mappings.declaration import REGISTRY, setting_property
 from ..mappings.registry import MappingLike, resolve
+from ..parameters import Adjustable, Ends, Schedule, short
 from .contract import Options
-from .entmax_loss import DOMAIN, entmax15_loss, entmax_loss, sparsemax_loss
+from .entmax_loss import ALPHA, entmax15_loss, entmax_loss, sparsemax_loss
 from .fenchel_young import bind, fenchel_young_loss
 from .linear import SOFTCAP, linear_entmax_loss
 
 
-class ClassificationLoss(nn.Module):
+class ClassificationLoss(Adjustable):
     """The options of ``nn.CrossEntropyLoss``; what the loss modules have in common."""
 
     weight: Tensor | None
@@ -42,8 +42,11 @@ class ClassificationLoss(nn.Module):
         }
 
     def extra_repr(self) -> str:
-        shown = {k: v for k, v in self.options().items() if v is not None}
-        return ", ".join(f"{name}={short(value)}" for name, value in shown.items())
+        options = [f"{name}={short(value)}" for name, value in self.options().items() if value is not None]
+        return ", ".join([*self.shown(whole=False), *options])
+
+    def __repr__(self) -> str:  # one line: what holds a learned α is no child worth a line of its own
+        return f"{type(self).__name__}({self.extra_repr()})"
 
 
 class SparsemaxLoss(ClassificationLoss):
@@ -73,7 +76,9 @@ class Entmax15Loss(ClassificationLoss):
 
 
 class EntmaxLoss(ClassificationLoss):
-    """:func:`entmax_loss` as a module; ``learnable`` trains α too, inside of ``interval``.
+    """:func:`entmax_loss` as a module. α is a number, a tensor, a schedule or ``"learned"``.
+
+    ``learnable`` trains α too, from its value on, inside ``interval``; arguments as in :class:`Entmax`.
 
     Example:
         >>> import torch, parsimax
@@ -84,47 +89,35 @@ class EntmaxLoss(ClassificationLoss):
         tensor(0.3326)
     """
 
-    fixed_alpha: float | Tensor
+    alpha: float | Tensor = setting_property("alpha")  # type: ignore[assignment]
 
     def __init__(
         self,
-        alpha: float | Tensor = 1.5,
+        alpha: float | Tensor | str | Schedule = 1.5,
         *,
         learnable: bool = False,
         shape: tuple[int, ...] = (),
-        interval: tuple[float, float] = (1, 2),
+        interval: Ends | None = None,
         **options: Any,
     ) -> None:
         super().__init__(**options)
-        self.learned_alpha: BoundedParameter | None = None
-        if learnable:
-            self.learned_alpha = BoundedParameter(alpha, interval, shape_of(alpha, shape), type(self).__name__)
-        else:
-            hold(self, "fixed_alpha", alpha, DOMAIN)
-
-    @property
-    def alpha(self) -> float | Tensor:
-        """The α in use."""
-        return self.fixed_alpha if self.learned_alpha is None else self.learned_alpha()
+        self.hold(ALPHA, alpha, type(self).__name__, learnable=learnable, shape=shape, interval=interval)
 
     def forward(self, scores: Tensor, target: Tensor) -> Tensor:
-        return entmax_loss(scores, target, self.alpha, **self.options())
-
-    def extra_repr(self) -> str:
-        value = self.alpha
-        shown = f"alpha={short(value.detach() if isinstance(value, Tensor) else value)}"
-        if self.learned_alpha is not None:
-            shown = f"{shown} learned" if readable(self.learned_alpha.raw) else "alpha learned"
-        return f"{shown}, {super().extra_repr()}"
+        return entmax_loss(scores, target, self.value("alpha"), **self.options())
 
 
 class FenchelYoungLoss(ClassificationLoss):
     """:func:`fenchel_young_loss` of a mapping, given by name, function or module.
 
+    The mapping's own setting is a number, a tensor, a schedule or ``"learned"``, inside ``interval``.
+
     Example:
         >>> import torch, parsimax
         >>> parsimax.FenchelYoungLoss("normmax", alpha=2.0)
         FenchelYoungLoss(normmax, alpha=2, ignore_index=-100, reduction='mean', label_smoothing=0)
+        >>> parsimax.FenchelYoungLoss("sparsegen", lam="learned", interval=(-1, 1))
+        FenchelYoungLoss(sparsegen, lam=0.25 learned, ignore_index=-100, reduction='mean', label_smoothing=0)
     """
 
     def __init__(
@@ -134,27 +127,35 @@ class FenchelYoungLoss(ClassificationLoss):
         ignore_index: int = -100,
         reduction: str = "mean",
         label_smoothing: float = 0.0,
+        *,
+        interval: Ends | None = None,
         **settings: Any,
     ) -> None:
         super().__init__(weight, ignore_index, reduction, label_smoothing)
-        entry, found = resolve(mapping, settings, type(self).__name__)
-        bind(entry, found, type(self).__name__, keep_entropy=True)
-        self.mapping, self._name, self._own = mapping, entry.name, tuple(settings)
-        for name, value in settings.items():  # so that a parameter is trained, saved and moved
-            assert entry.setting is not None
-            hold(self, name, value, entry.setting.domain)
+        where = type(self).__name__
+        entry, found = resolve(mapping, settings, where)
+        self.mapping, self._name = mapping, entry.name
+        own = entry.loss_setting
+        if own is not None and own.name in settings:
+            self.hold(own, settings[own.name], where, interval=interval)
+            found = {**found, own.name: self.value(own.name)}
+        bind(entry, found, where, keep_entropy=True)
 
     @property
     def settings(self) -> dict[str, Any]:
         """The mapping's own parameter, if it was given."""
-        return {name: getattr(self, name) for name in self._own}
+        return {name: self.value(name) for name in self._settings}
 
     def forward(self, scores: Tensor, target: Tensor) -> Tensor:
         return fenchel_young_loss(scores, target, self.mapping, **self.options(), **self.settings)
 
     def extra_repr(self) -> str:
-        settings = "".join(f", {name}={short(value)}" for name, value in self.settings.items())
-        return f"{self._name}{settings}, {super().extra_repr()}"
+        return f"{self._name}, {super().extra_repr()}"
+
+
+for _entry in REGISTRY.values():  # loss.alpha, loss.lam: as the modules of the mappings have them
+    if _entry.setting is not None and _entry.regulariser is not None:
+        setattr(FenchelYoungLoss, _entry.setting.name, setting_property(_entry.setting.name))
 
 
 class LinearEntmaxLoss(EntmaxLoss):
@@ -168,7 +169,9 @@ class LinearEntmaxLoss(EntmaxLoss):
         torch.Size([])
     """
 
-    def __init__(self, alpha: float | Tensor = 1.5, *, softcap: float | None = None, **options: Any) -> None:
+    def __init__(
+        self, alpha: float | Tensor | str | Schedule = 1.5, *, softcap: float | None = None, **options: Any
+    ) -> None:
         super().__init__(alpha, **options)
         if softcap is not None:
             check_number(softcap, SOFTCAP, "softcap", type(self).__name__)
@@ -179,4 +182,6 @@ class LinearEntmaxLoss(EntmaxLoss):
     ) -> Tensor:
         options = self.options()
         options["class_weight"] = options.pop("weight")
-        return linear_entmax_loss(hidden, weight, target, self.alpha, bias=bias, softcap=self.softcap, **options)
+        return linear_entmax_loss(
+            hidden, weight, target, self.value("alpha"), bias=bias, softcap=self.softcap, **options
+        )

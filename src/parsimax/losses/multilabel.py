@@ -10,15 +10,16 @@ from torch import Tensor
 
 from ..engine.arguments import check_scores
 from ..engine.chunked import Solve, Traced, evaluate
-from ..engine.clean import Parameter, as_tensor, clean, inside
+from ..engine.clean import as_tensor, clean, inside
 from ..engine.modes import is_plain, kernels_serve
 from ..engine.precision import work_dtype
-from ..mappings.registry import Entry, MappingLike, resolve
+from ..mappings.declaration import Entry
+from ..mappings.registry import MappingLike, resolve
 from ..mappings.sparsehourglass import hourglass_scale
 from .contract import REDUCTIONS, Bound, loss_dtype, reduced, soft_rows
 from .fenchel_young import bind
 
-EPSILON = 1e-8  # the paper's, inside of the logarithm
+EPSILON = 1e-8  # the paper's, inside the logarithm
 
 
 def _hinge_rows(x: Tensor, q: Tensor, target: Tensor, *, solve: Solve) -> Tensor:
@@ -49,13 +50,14 @@ def _rows_loss(entry: Entry, settings: dict[str, Any], scores: Tensor, target: T
         kernels_serve(where, scores, *raw)  # none does, which is an error for those who insist on them
         ones = torch.ones((1,) * (scores.dim() - 1) + scores.shape[-1:], dtype=work, device=scores.device)
         return evaluate(partial(soft_rows, bound, 0.0), scores, *raw, target, ones, width=1, dtype=work).squeeze(-1)
-    if entry.name in ("rsoftmax", "tsoftmax", "sigsoftmax"):
-        if entry.setting and entry.setting.name not in settings:
+    if entry.name != "sparsehourglass" and entry.total == 1 and (entry.setting is None or entry.setting.continuous):
+        if entry.setting and entry.setting.default is None and entry.setting.name not in settings:
             raise TypeError(f"{where}: {entry.name} needs {entry.setting.name}=…, in {entry.setting.domain}")
         return _log_loss(entry.function(scores, **settings, dtype=work), target)
     if entry.name == "sparsehourglass":
         assert entry.setting is not None
-        parameter = Parameter("q", settings.get("q", 10.0), entry.setting.domain)
+        value: Any = settings.get("q", entry.setting.default)
+        parameter = entry.setting.at(value)
         q = as_tensor(parameter, scores, scores.dim() - 1, where)
         good, bad = inside(q, parameter.domain, 1.0)
         n = scores.shape[-1]

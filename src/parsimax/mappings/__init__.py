@@ -1,64 +1,24 @@
-"""Scores to probabilities, one family a file."""
+"""Scores to probabilities, one family a file: each file of this folder that declares a mapping is found and exported.
 
-from .binary import entmoid15, sparsemoid
-from .budget_sparsemax import budget_sparsemax
-from .entmax import entmax
-from .entmax15 import entmax15
-from .learned import Entmax
-from .log_entmax import log_entmax
-from .modules import (
-    BudgetSparsemax,
-    Entmax15,
-    Normmax,
-    RSoftmax,
-    SigSoftmax,
-    Softmax,
-    Sparsegen,
-    SparseHourglass,
-    Sparsemax,
-    TopKSparsemax,
-    TSoftmax,
-)
-from .normmax import normmax
-from .registry import REGISTRY
-from .rsoftmax import rsoftmax
-from .sigsoftmax import sigsoftmax
-from .softmax import softmax
-from .sparsegen import sparsegen
-from .sparsehourglass import sparsehourglass
-from .sparsemax import sparsemax
-from .support import support
-from .topk_sparsemax import topk_sparsemax
-from .tsoftmax import tsoftmax
+Type checkers read ``__init__.pyi``, which ``docs/build.py`` writes.
+"""
 
-__all__ = [
-    "REGISTRY",
-    "BudgetSparsemax",
-    "Entmax",
-    "Entmax15",
-    "Normmax",
-    "RSoftmax",
-    "SigSoftmax",
-    "Softmax",
-    "SparseHourglass",
-    "Sparsegen",
-    "Sparsemax",
-    "TSoftmax",
-    "TopKSparsemax",
-    "budget_sparsemax",
-    "entmax",
-    "entmax15",
-    "entmoid15",
-    "log_entmax",
-    "normmax",
-    "rsoftmax",
-    "sigsoftmax",
-    "softmax",
-    "sparsegen",
-    "sparsehourglass",
-    "sparsemax",
-    "sparsemoid",
-    "support",
-    "topk_sparsemax",
-    "tsoftmax",
-]
+from importlib import import_module
+from pkgutil import iter_modules
+
+from .declaration import REGISTRY
+
+for _file in iter_modules(__path__):
+    import_module(f"{__name__}.{_file.name}")
+_entries = sorted(REGISTRY.values(), key=lambda entry: entry.place)
+REGISTRY.clear()  # from the order of the files to that of the family
+REGISTRY.update({entry.name: entry for entry in _entries})
+_exports = {each.__name__: each for entry in _entries for each in (entry.function, entry.module)}
+
+from .binary import entmoid15, sparsemoid  # noqa: E402
+from .log_entmax import log_entmax  # noqa: E402
+from .support import support  # noqa: E402
+
+_exports |= {each.__name__: each for each in (entmoid15, log_entmax, sparsemoid, support)}  # what stands beside them
+globals().update(_exports)  # after the imports: a function takes the place of the file of its name
+__all__ = sorted(["REGISTRY", *_exports])

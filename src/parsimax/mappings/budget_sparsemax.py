@@ -10,14 +10,15 @@ from torch import Tensor
 from ..engine.apply import apply
 from ..engine.arguments import Interval
 from ..engine.chunked import Solve
-from ..engine.clean import Parameter
 from ..engine.fused import RowKernel
 from ..engine.operators import define
 from ..engine.search import MAX_STEPS, largest, search
 from ..kernels.schemas import like
+from ..parameters import Setting
+from .declaration import MappingModule
 
 ops = torch.ops.parsimax
-DOMAIN = Interval(0, math.inf)
+BUDGET = Setting("budget", Interval(0, math.inf), example=2.0, about="what a row sums to")
 
 
 @search(width=2)
@@ -123,9 +124,13 @@ def budget_sparsemax(
 
     Reference: Blondel, Structured prediction with projection oracles, NeurIPS 2019.
     """
-    parameter = Parameter("budget", budget, DOMAIN)
+    parameter = BUDGET.at(budget)
     where = "budget_sparsemax"
     return apply(budget_rows, scores, parameter, dim=dim, mask=mask, dtype=dtype, where=where, kernel=KERNEL)
 
 
 define("budget_sparsemax(Tensor x, Tensor budget) -> Tensor", KERNEL, budget_sparsemax, like)
+
+
+class BudgetSparsemax(MappingModule, function=budget_sparsemax, setting=BUDGET, kernel=KERNEL, total="budget"):
+    budget: float | Tensor

@@ -11,6 +11,7 @@ and at β = 0 it is softmax. The derivative by w is dp_i/dw = p_i / (1 + x_i) = 
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,17 +19,21 @@ from torch import Tensor
 from ..engine.apply import apply
 from ..engine.arguments import Interval
 from ..engine.chunked import Formula, Solve, Traced
-from ..engine.clean import Parameter
+from ..engine.fused import RowKernel
 from ..engine.modes import quick
 from ..engine.operators import define
 from ..engine.search import MAX_STEPS, narrowed, search
 from ..kernels.schemas import like
-from .entmax15 import entmax15_rows
+from ..parameters import Setting
+from .declaration import MappingModule
+from .entmax15 import Entmax15
 from .entmax_rule import entmax_kernel
-from .softmax import softmax_rows
-from .sparsemax import sparsemax_rows
+from .softmax import Softmax
+from .sparsemax import Sparsemax
 
-DOMAIN = Interval(0, math.inf)
+ALPHA = Setting(
+    "alpha", Interval(0, math.inf), example=1.5, default=1.5, interval=(1, 2), about="1 is softmax, 2 sparsemax"
+)
 LARGEST = 300.0  # e^(-βw) is kept below e^300: there every entry that is not a maximum is out for any double
 NEAR = 1e-3  # |β| below which log(1 + βy)/β is a series in β, or its derivatives by β would cancel
 
@@ -166,8 +171,11 @@ def tsallis(p: Tensor, alpha: Tensor) -> Tensor:
 
 
 KERNEL = entmax_kernel(None)
-KERNELS = {alpha: entmax_kernel(alpha) for alpha in (1.0, 1.5, 2.0, math.inf)}
-SPECIAL: dict[float, Formula] = {1: softmax_rows, 1.5: entmax15_rows, 2: sparsemax_rows, math.inf: argmax_rows}
+# The members of the family that have a formula and a kernel of their own, as their files declare them; and α = ∞.
+MEMBERS: dict[float, Any] = {float(member.entry.alpha or 0): member.entry for member in (Softmax, Entmax15, Sparsemax)}
+SPECIAL: dict[float, Formula] = {alpha: entry.formula for alpha, entry in MEMBERS.items()} | {math.inf: argmax_rows}
+KERNELS: dict[float, RowKernel] = {alpha: entry.kernel for alpha, entry in MEMBERS.items()}
+KERNELS[math.inf] = entmax_kernel(math.inf)
 
 
 def entmax(
@@ -217,10 +225,16 @@ def entmax(
         if mask is None and dtype is None and quick(scores, dim):
             return KERNELS[alpha].forward(scores, None)
         return apply(SPECIAL[alpha], scores, dim=dim, mask=mask, dtype=dtype, where="entmax", kernel=KERNELS[alpha])
-    parameter = Parameter("alpha", alpha, DOMAIN)
-    where = "entmax"
     return apply(
-        entmax_rows, scores, parameter, dim=dim, mask=mask, dtype=dtype, where=where, kernel=KERNEL, alpha=alpha
+        entmax_rows,
+        scores,
+        ALPHA.at(alpha),
+        dim=dim,
+        mask=mask,
+        dtype=dtype,
+        where="entmax",
+        kernel=KERNEL,
+        alpha=alpha,
     )
 
 
@@ -233,3 +247,39 @@ def _formula(x: Tensor, alpha: Tensor | None, value: float) -> Tensor:
 
 
 define("entmax(Tensor x, Tensor? alpha, float value) -> Tensor", _kernel, _formula, like)
+
+
+class Entmax(
+    MappingModule,
+    function=entmax,
+    setting=ALPHA,
+    kernel=KERNEL,
+    entropy=tsallis,
+    conjugate=entmax_conjugate,
+    loss_domain=Interval(0, math.inf, closed_low=False),
+):
+    """:func:`entmax` as a module, with an α that is fixed, learned or scheduled.
+
+    Args:
+        alpha: a number, a tensor, a schedule (a function of the step that :func:`set_step` tells) or ``"learned"``.
+        dim: the dimension that sums to 1.
+        learnable: train α by gradient from this value on, held inside ``interval`` by construction.
+        shape: the shape of a learned α, () for a single one: (H, 1, 1) is one per head of scores (B, H, L, S).
+        interval: the ends of a learned α, (1, 2) if not given; the start must lie strictly between them.
+
+    The property ``alpha`` is the value in use. The ``state_dict`` holds ``learned_alpha.raw`` of a learned α,
+    ``fixed_alpha`` of a tensor and ``step`` of a schedule.
+
+    Example:
+        >>> import torch, parsimax
+        >>> head = parsimax.Entmax(1.5, learnable=True, shape=(8, 1, 1))
+        >>> head
+        Entmax(alpha=1.5 learned, shape=(8, 1, 1), interval=(1, 2), dim=-1)
+        >>> head(torch.randn(2, 8, 5, 5)).sum().backward()
+        >>> head.learned_alpha.raw.grad.shape
+        torch.Size([8, 1, 1])
+
+    Reference: Correia, Niculae and Martins, Adaptively Sparse Transformers, EMNLP 2019.
+    """
+
+    alpha: float | Tensor

@@ -11,6 +11,7 @@ from ..engine.apply import apply
 from ..engine.chunked import Solve, settled
 from ..engine.modes import quick
 from ..engine.search import ascend, narrowed, search
+from .declaration import MappingModule
 from .entmax_rule import entmax_kernel
 
 KERNEL = entmax_kernel(1.5)
@@ -84,3 +85,15 @@ def entmax15(scores: Tensor, dim: int = -1, *, mask: Tensor | None = None, dtype
     if mask is None and dtype is None and quick(scores, dim):
         return KERNEL.forward(scores, None)
     return apply(entmax15_rows, scores, dim=dim, mask=mask, dtype=dtype, where="entmax15", kernel=KERNEL)
+
+
+class Entmax15(
+    MappingModule,
+    function=entmax15,
+    formula=entmax15_rows,
+    kernel=KERNEL,
+    entropy=tsallis15,
+    conjugate=entmax15_conjugate,
+    alpha=1.5,
+):
+    pass

@@ -10,10 +10,16 @@ from torch import Tensor
 from ..engine.apply import apply
 from ..engine.arguments import Interval
 from ..engine.chunked import Solve, settled
-from ..engine.clean import Parameter
 from ..engine.search import ascend, narrowed, search
+from ..parameters import Setting
+from .declaration import MappingModule
 
-DOMAIN = Interval(1, math.inf, closed_low=False, closed_high=False)
+ALPHA = Setting(
+    "alpha",
+    Interval(1, math.inf, closed_low=False, closed_high=False),
+    example=2.0,
+    about="the norm: 2 is Euclidean",
+)
 
 
 @search()
@@ -97,5 +103,9 @@ def normmax(
 
     Reference: Blondel, Martins and Niculae, Learning with Fenchel-Young Losses, JMLR 2020.
     """
-    parameter = Parameter("alpha", alpha, DOMAIN)
+    parameter = ALPHA.at(alpha)
     return apply(normmax_rows, scores, parameter, dim=dim, mask=mask, dtype=dtype, where="normmax")
+
+
+class Normmax(MappingModule, function=normmax, setting=ALPHA, entropy=norm_entropy, conjugate=normmax_conjugate):
+    alpha: float | Tensor

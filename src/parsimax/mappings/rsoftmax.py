@@ -11,14 +11,15 @@ from torch import Tensor
 from ..engine.apply import apply, formula_rule
 from ..engine.arguments import Interval
 from ..engine.chunked import Formula, Solve
-from ..engine.clean import Parameter
 from ..engine.fused import RowKernel, Rule
 from ..engine.operators import define
 from ..kernels.schemas import like
+from ..parameters import Setting
+from .declaration import MappingModule
 from .tsoftmax import from_top, weighted_softmax
 
 ops = torch.ops.parsimax
-DOMAIN = Interval(0, 1)
+RATE = Setting("rate", Interval(0, 1), example=0.5, about="the share of zeros")
 
 
 def _quantile(z: Tensor, live: Tensor, rate: Tensor) -> Tensor:
@@ -74,7 +75,7 @@ def rsoftmax_kernel(rule: Rule) -> RowKernel:
 
 
 FORMULAS: dict[bool, Formula] = {False: _rows, True: _rows_detached}
-KERNEL = rsoftmax_kernel(formula_rule(_rows, DOMAIN))
+KERNEL = rsoftmax_kernel(formula_rule(_rows, RATE.domain))
 
 
 def rsoftmax(
@@ -115,9 +116,13 @@ def rsoftmax(
 
     Reference: Bałazy, Struski, Śmieja and Tabor, r-softmax, ICCS 2023.
     """
-    formula, parameter = FORMULAS[bool(detach_threshold)], Parameter("rate", rate, DOMAIN)
+    formula, parameter = FORMULAS[bool(detach_threshold)], RATE.at(rate)
     face: dict[str, Any] = {"dim": dim, "mask": mask, "dtype": dtype, "where": "rsoftmax"}
     return apply(formula, scores, parameter, **face, kernel=KERNEL, detach_threshold=bool(detach_threshold))
 
 
 define("rsoftmax(Tensor x, Tensor rate) -> Tensor", KERNEL, rsoftmax, like)
+
+
+class RSoftmax(MappingModule, function=rsoftmax, setting=RATE, kernel=KERNEL):
+    rate: float | Tensor

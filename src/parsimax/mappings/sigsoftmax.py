@@ -8,6 +8,7 @@ from torch.nn import functional as F
 
 from ..engine.apply import apply, unshifted
 from ..engine.chunked import Solve
+from .declaration import MappingModule
 from .softmax import softmax_rows
 
 
@@ -42,3 +43,7 @@ def sigsoftmax(
     Reference: Kanai, Fujiwara, Yamanaka and Adachi, Sigsoftmax, NeurIPS 2018.
     """
     return apply(sigsoftmax_rows, scores, dim=dim, mask=mask, dtype=dtype, where="sigsoftmax")
+
+
+class SigSoftmax(MappingModule, function=sigsoftmax, sparse=False, shift_invariant=False):
+    pass

@@ -10,6 +10,7 @@ from torch import Tensor
 from ..engine.apply import apply
 from ..engine.chunked import Solve
 from ..engine.modes import quick
+from .declaration import MappingModule
 from .entmax_rule import entmax_kernel
 
 KERNEL = entmax_kernel(1.0)
@@ -54,3 +55,16 @@ def softmax(scores: Tensor, dim: int = -1, *, mask: Tensor | None = None, dtype:
     if mask is None and dtype is None and quick(scores, dim):
         return KERNEL.forward(scores, None)
     return apply(softmax_rows, scores, dim=dim, mask=mask, dtype=dtype, where="softmax", kernel=KERNEL)
+
+
+class Softmax(
+    MappingModule,
+    function=softmax,
+    formula=softmax_rows,
+    kernel=KERNEL,
+    entropy=shannon,
+    conjugate=softmax_conjugate,
+    sparse=False,
+    alpha=1.0,
+):
+    pass

@@ -10,10 +10,16 @@ from torch import Tensor
 from ..engine.apply import apply
 from ..engine.arguments import Interval
 from ..engine.chunked import Solve, settled
-from ..engine.clean import Parameter
+from ..parameters import Setting
+from .declaration import MappingModule
 from .sparsemax import gini, sparsemax_rows
 
-DOMAIN = Interval(-math.inf, 1, closed_low=False, closed_high=False)
+LAM = Setting(
+    "lam",
+    Interval(-math.inf, 1, closed_low=False, closed_high=False),
+    example=0.25,
+    about="towards 1 one-hot, below 0 denser than sparsemax",
+)
 
 
 def sparsegen_rows(z: Tensor, live: Tensor, lam: Tensor, *, solve: Solve) -> Tensor:
@@ -64,6 +70,10 @@ def sparsegen(
 
     Reference: Laha et al., On Controllable Sparse Alternatives to Softmax, NeurIPS 2018.
     """
-    return apply(
-        sparsegen_rows, scores, Parameter("lam", lam, DOMAIN), dim=dim, mask=mask, dtype=dtype, where="sparsegen"
-    )
+    return apply(sparsegen_rows, scores, LAM.at(lam), dim=dim, mask=mask, dtype=dtype, where="sparsegen")
+
+
+class Sparsegen(
+    MappingModule, function=sparsegen, setting=LAM, entropy=sparsegen_entropy, conjugate=sparsegen_conjugate
+):
+    lam: float | Tensor

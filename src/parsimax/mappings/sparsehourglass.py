@@ -10,11 +10,18 @@ from torch import Tensor
 from ..engine.apply import apply, unshifted
 from ..engine.arguments import Interval
 from ..engine.chunked import Solve
-from ..engine.clean import Parameter
+from ..parameters import Setting
+from .declaration import MappingModule
 from .sparsemax import sparsemax_rows
 from .tsoftmax import from_top
 
-DOMAIN = Interval(0, math.inf, closed_low=False, closed_high=False)
+Q = Setting(
+    "q",
+    Interval(0, math.inf, closed_low=False, closed_high=False),
+    example=1.0,
+    default=10.0,
+    about="small is nearly scale invariant, large is sparsemax",
+)
 
 
 def hourglass_scale(z: Tensor, live: Tensor, q: Tensor) -> Tensor:
@@ -61,5 +68,9 @@ def sparsehourglass(
 
     Reference: Laha et al., On Controllable Sparse Alternatives to Softmax, NeurIPS 2018.
     """
-    parameter = Parameter("q", q, DOMAIN)
+    parameter = Q.at(q)
     return apply(sparsehourglass_rows, scores, parameter, dim=dim, mask=mask, dtype=dtype, where="sparsehourglass")
+
+
+class SparseHourglass(MappingModule, function=sparsehourglass, setting=Q, shift_invariant=False):
+    q: float | Tensor

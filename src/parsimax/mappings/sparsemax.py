@@ -11,6 +11,7 @@ from ..engine.apply import apply
 from ..engine.chunked import Solve, settled
 from ..engine.modes import quick
 from ..engine.search import ascend, narrowed, search
+from .declaration import MappingModule
 from .entmax_rule import entmax_kernel
 
 KERNEL = entmax_kernel(2.0)
@@ -73,3 +74,15 @@ def sparsemax(scores: Tensor, dim: int = -1, *, mask: Tensor | None = None, dtyp
     if mask is None and dtype is None and quick(scores, dim):
         return KERNEL.forward(scores, None)
     return apply(sparsemax_rows, scores, dim=dim, mask=mask, dtype=dtype, where="sparsemax", kernel=KERNEL)
+
+
+class Sparsemax(
+    MappingModule,
+    function=sparsemax,
+    formula=sparsemax_rows,
+    kernel=KERNEL,
+    entropy=gini,
+    conjugate=sparsemax_conjugate,
+    alpha=2.0,
+):
+    pass

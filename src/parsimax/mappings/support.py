@@ -10,11 +10,11 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ..engine.arguments import check_count, check_dim, check_mask, check_scores
-from ..engine.clean import Parameter, as_tensor
+from ..engine.clean import as_tensor
 from ..engine.fused import for_kernel
 from ..engine.modes import derivative_is_observed, kernels_serve, values_are_hidden
 from ..engine.precision import softmax_dtype
-from .entmax import DOMAIN, entmax
+from .entmax import ALPHA, entmax
 from .entmax_rule import entmax_rule
 
 ops = torch.ops.parsimax
@@ -82,7 +82,7 @@ def support(
     if mask is not None:
         check_mask(mask, scores, where)
         x = x.masked_fill(~mask, -math.inf)
-    own = as_tensor(Parameter("alpha", alpha, DOMAIN), x, dim, where)
+    own = as_tensor(ALPHA.at(alpha), x, dim, where)
     rows = x.movedim(dim, -1)
     tensors = (rows, own) if isinstance(alpha, Tensor) else (rows,)
     if rows.numel() and kernels_serve(where, *tensors, alpha=alpha):

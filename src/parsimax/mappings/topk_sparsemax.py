@@ -10,17 +10,21 @@ import torch
 from torch import Tensor
 
 from ..engine.apply import apply
-from ..engine.arguments import check_count
+from ..engine.arguments import Interval, check_count
 from ..engine.chunked import Solve, Traced
 from ..engine.clean import clean
 from ..engine.fused import RowKernel
 from ..engine.modes import is_plain
 from ..engine.operators import define
 from ..kernels.schemas import like
+from ..parameters import Setting
+from .declaration import MappingModule
 from .entmax_rule import entmax_kernel
 from .sparsemax import sparsemax_root, sparsemax_rows
 
 ops = torch.ops.parsimax
+
+K = Setting("k", Interval(1, math.inf, closed_high=False), example=2, continuous=False, about="non-zeros at most")
 
 
 def _rows(k: int, z: Tensor, live: Tensor, *, solve: Solve) -> Tensor:
@@ -123,3 +127,7 @@ def _kernel(x: Tensor, k: int) -> Tensor:
 
 
 define("topk_sparsemax(Tensor x, int k) -> Tensor", _kernel, topk_sparsemax, like)
+
+
+class TopKSparsemax(MappingModule, function=topk_sparsemax, setting=K):
+    k: int

@@ -10,9 +10,12 @@ from torch import Tensor
 from ..engine.apply import apply
 from ..engine.arguments import Interval
 from ..engine.chunked import Solve
-from ..engine.clean import Parameter
+from ..parameters import Setting
+from .declaration import MappingModule
 
-DOMAIN = Interval(0, math.inf, closed_low=False)
+T = Setting(
+    "t", Interval(0, math.inf, closed_low=False), example=1.5, about="a score that far below the largest gets 0"
+)
 
 
 def weighted_softmax(weight: Tensor, z: Tensor, live: Tensor) -> Tensor:
@@ -63,4 +66,8 @@ def tsoftmax(
 
     Reference: Bałazy, Struski, Śmieja and Tabor, r-softmax, ICCS 2023.
     """
-    return apply(tsoftmax_rows, scores, Parameter("t", t, DOMAIN), dim=dim, mask=mask, dtype=dtype, where="tsoftmax")
+    return apply(tsoftmax_rows, scores, T.at(t), dim=dim, mask=mask, dtype=dtype, where="tsoftmax")
+
+
+class TSoftmax(MappingModule, function=tsoftmax, setting=T):
+    t: float | Tensor

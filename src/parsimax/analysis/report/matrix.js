@@ -45,7 +45,7 @@ function layout() {
   drawMap();
 }
 
-// Draw inside of a rectangle only.
+// Draw inside a rectangle only.
 function inside(context, left, top, width, height, draw) {
   context.save();
   context.beginPath();

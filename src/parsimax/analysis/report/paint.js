@@ -1,4 +1,4 @@
-// Colours. Zero has a colour of its own, outside of the scale; the scale begins well away from it, so that the smallest
+// Colours. Zero has a colour of its own, outside the scale; the scale begins well away from it, so that the smallest
 // weight above zero is seen, and goes by the square root of the weight. The hues are told apart by colour-blind readers.
 const SCALES = {
   light: { zero: "#f0eee9", stops: ["#7cc4cf", "#3c9bc0", "#2f6fae", "#31438f", "#220f4d"], nan: "#d1495b" },

@@ -63,7 +63,7 @@ function colourTokens(sentence, weighted) {
   sentence.coloured = weighted.map(([i]) => i);
 }
 
-// Scroll a token into sight inside of its own box, leaving the page where it is.
+// Scroll a token into sight inside its own box, leaving the page where it is.
 function reveal(line, item) {
   const [box, at] = [line.getBoundingClientRect(), item.getBoundingClientRect()];
   if (at.top < box.top || at.bottom > box.bottom) line.scrollTop += (at.top + at.bottom - box.top - box.bottom) / 2;

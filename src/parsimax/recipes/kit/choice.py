@@ -1,21 +1,53 @@
-"""Which mapping a model uses somewhere, as settings: nothing heavy is imported here."""
+"""Which mapping a model uses somewhere, as settings: every mapping of the registry whose rows sum to 1."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
+from ...mappings import REGISTRY
+from ...mappings.declaration import Entry
+from ...parameters import LEARNED
 from .settings import setting
 
-Name = Literal["softmax", "entmax", "sparsemax", "rsoftmax"]
+FITTING = {name: entry for name, entry in REGISTRY.items() if entry.total == 1}
+HERE = {"rate": 0.8}  # better than the function's example where there are many classes or keys
 
 
-@dataclass(frozen=True)
 class Choice:
-    """Which mapping turns scores into probabilities."""
+    """Which mapping turns scores into probabilities, and its setting; those of other mappings are not looked at."""
 
-    mapping: Name = setting("entmax", "softmax, entmax with its alpha, sparsemax, or rsoftmax with its rate")
-    alpha: float | Literal["learned"] = setting(
-        1.5, "of entmax: 1 is softmax, 2 sparsemax; learned: one per head of attention, from a random start", low=1
-    )
-    rate: float = setting(0.8, "of rsoftmax: the share of zeros", low=0, high=1)
+    mapping: str = setting("entmax", "how scores become probabilities: see docs/mappings.md")
+
+    @property
+    def entry(self) -> Entry:
+        return FITTING[self.mapping]
+
+    def own(self) -> dict[str, Any]:
+        """The setting of the mapping chosen, by its name."""
+        setting = self.entry.setting
+        return {} if setting is None else {setting.name: getattr(self, setting.name)}
+
+
+def _add_fields(kind: type) -> None:
+    """A field for each setting that a mapping has. Mappings may share one, as entmax and normmax share alpha."""
+    kind.__annotations__["mapping"] = Literal[tuple(FITTING)]
+    owners: dict[str, list[Entry]] = {}
+    for entry in FITTING.values():
+        if entry.setting is not None:
+            owners.setdefault(entry.setting.name, []).append(entry)
+    for name, entries in owners.items():
+        first, domains = entries[0].setting, [entry.setting.domain for entry in entries if entry.setting]
+        assert first is not None
+        text = "; ".join(f"of {entry.name}: {entry.setting.about}" for entry in entries if entry.setting)
+        low, high = min(domain.low for domain in domains), max(domain.high for domain in domains)
+        ends: dict[str, Any] = {"low": None if math.isinf(low) else low, "high": None if math.isinf(high) else high}
+        default = HERE.get(name, first.example if first.default is None else first.default)
+        kind.__annotations__[name] = float | Literal[LEARNED] if first.continuous else int
+        learned = "; learned: from a random start, one per head" if first.continuous else ""
+        setattr(kind, name, setting(default, text + learned, **ends))
+
+
+_add_fields(Choice)
+dataclass(frozen=True)(Choice)

@@ -8,22 +8,19 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ...losses import linear_entmax_loss
-from ...mappings import Entmax, rsoftmax
-from ...mappings.entmax import entmax
+from ...losses import fenchel_young_loss, linear_entmax_loss
+from ...parameters import LEARNED
 from .choice import Choice
 
-FIXED = {"softmax": 1.0, "sparsemax": 2.0}
-FLOOR = 1e-8  # of r-softmax's loss, as its paper has it
+FLOOR = 1e-8  # of the loss of mappings without an entropy, as r-softmax's paper has it
 
 
 def attention_words(choice: Choice, heads: int) -> dict[str, Any]:
-    """The words by which an attention layer knows a choice. A learned α starts where the seed says, as in the paper."""
-    if choice.mapping == "entmax" and choice.alpha == "learned":
-        return {"alpha": "learned", "alpha_start": 1 + torch.sigmoid(torch.randn(heads))}
-    if choice.mapping == "entmax":
-        return {"mapping": "entmax", "alpha": choice.alpha}
-    return {"mapping": choice.mapping, **({"rate": choice.rate} if choice.mapping == "rsoftmax" else {})}
+    """The words by which an attention layer knows a choice. What is learned starts at random, as in the paper."""
+    words, setting = {"mapping": choice.mapping, **choice.own()}, choice.entry.setting
+    if setting is not None and words[setting.name] == LEARNED:
+        words["start"] = setting.random_start((heads,))
+    return words
 
 
 class Output(nn.Module):
@@ -44,17 +41,13 @@ class Output(nn.Module):
         self.choice, self.ignore = choice, ignore
         self.weight = nn.Parameter(torch.randn(size, width) * width**-0.5) if tied is None else tied.weight
         self.bias = nn.Parameter(torch.zeros(size))
-        learned = choice.mapping == "entmax" and choice.alpha == "learned"
-        self.learned = Entmax(1.5, learnable=True) if learned else None
+        self.mapping = choice.entry.module(**choice.own())
 
     @property
     def alpha(self) -> float | Tensor | None:
-        """The α in use; None for r-softmax."""
-        if self.learned is not None:
-            return self.learned.alpha
-        if self.choice.mapping == "entmax":
-            return float(self.choice.alpha)
-        return FIXED.get(self.choice.mapping)
+        """The α of entmax in use; None for mappings that are no member of that family."""
+        entry = self.choice.entry
+        return self.mapping.value("alpha") if entry.name == "entmax" else entry.alpha
 
     def scores(self, hidden: Tensor) -> Tensor:
         """In float32 or better: a probability of a half type has few digits."""
@@ -62,8 +55,8 @@ class Output(nn.Module):
         return scores.to(torch.promote_types(scores.dtype, torch.float32))
 
     def forward(self, hidden: Tensor) -> Tensor:
-        scores, alpha = self.scores(hidden), self.alpha
-        return rsoftmax(scores, self.choice.rate) if alpha is None else entmax(scores, alpha)
+        p: Tensor = self.mapping(self.scores(hidden))
+        return p
 
     def log_probs(self, hidden: Tensor) -> Tensor:
         """Their logarithms, -inf where the probability is exactly 0."""
@@ -80,7 +73,16 @@ class Output(nn.Module):
             return linear_entmax_loss(
                 hidden, self.weight, wanted, alpha, bias=self.bias, ignore_index=self.ignore, label_smoothing=smoothing
             )
+        if self.choice.entry.regulariser is not None:
+            options: dict[str, Any] = {"ignore_index": self.ignore, "label_smoothing": smoothing}
+            return fenchel_young_loss(self.scores(hidden), wanted, self.mapping, **options)
         real = wanted != self.ignore
         logs = (self.forward(hidden[real]) + FLOOR).log()
         hit = logs.gather(-1, wanted[real].unsqueeze(-1)).squeeze(-1)
         return -((1 - smoothing) * hit + smoothing * logs.mean(-1)).mean()
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
+        old = f"{prefix}learned."  # what the mapping was called before 0.2
+        for key in [key for key in state_dict if key.startswith(old)]:
+            state_dict[f"{prefix}mapping.{key.removeprefix(old)}"] = state_dict.pop(key)
+        super()._load_from_state_dict(state_dict, prefix, *rest)

