@@ -59,6 +59,7 @@ def prepare(
         raise TypeError(f"{where}: scale must be a number; to learn it, multiply the query by it and pass scale=1.0")
     if scale is None:
         scale = q.shape[-1] ** -0.5 if q.shape[-1] else 1.0
+        scale = float(scale) if isinstance(scale, Tensor) else scale  # torch.jit.trace makes tensors of sizes
     scale = check_number(scale, FINITE, "scale", where)
     lead = _lead(q, k, v, enable_gqa, where)
     if attn_mask is not None and is_causal:  # torch's own error

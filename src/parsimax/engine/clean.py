@@ -50,6 +50,7 @@ def as_tensor(parameter: Parameter, scores: Tensor, dim: int, where: str) -> Ten
     """The parameter with the rank of the scores and size 1 along ``dim``, which comes last."""
     name, value, domain = parameter
     if isinstance(value, Tensor):
+        value = value.to("meta") if scores.is_meta else value  # torch before 2.7 mixes no devices there
         return check_parameter(value, scores, dim, name, where)
     number = check_number(value, domain, name, where)
     return torch.full((1,) * scores.dim(), number, dtype=work_dtype(scores.device), device=scores.device)

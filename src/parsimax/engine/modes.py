@@ -53,10 +53,16 @@ def transformed() -> bool:
     return _transforms_are_active() or _forward_mode()
 
 
+def leaves_the_library() -> bool:
+    """The graph that is being recorded must run where parsimax is not: torch.jit.trace and torch.onnx.export."""
+    return torch.jit.is_tracing() or torch.onnx.is_in_onnx_export()
+
+
 def is_plain(*tensors: Tensor) -> bool:
     """Nothing but reverse-mode autograd looks at this call."""
     return not (
         torch.compiler.is_compiling()
+        or torch.jit.is_tracing()
         or _transforms_are_active()
         or forward_ad._current_level >= 0
         or _dispatch_modes() > 0
@@ -66,7 +72,7 @@ def is_plain(*tensors: Tensor) -> bool:
 
 def in_graph(*tensors: Tensor) -> bool:
     """Whether this call is being traced into a graph in which an operator may stand for it."""
-    if not torch.compiler.is_compiling() or _transforms_are_active():
+    if not torch.compiler.is_compiling() or _transforms_are_active() or leaves_the_library():
         return False
     if _forward_mode() and not torch.compiler.is_exporting():
         raise RuntimeError(
@@ -122,6 +128,7 @@ def quick(x: Tensor, dim: int) -> bool:
         and forward_ad._current_level < 0
         and _dispatch_modes() == 0
         and not torch.is_autocast_enabled("cpu")
+        and not torch.jit.is_tracing()
     )
 
 

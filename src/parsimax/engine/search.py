@@ -3,25 +3,56 @@
 A search loops until it has converged, so its length depends on the values. It is therefore an opaque operator with a
 shape rule and a batching rule, and it is only ever called on detached scores: derivatives come from the closed form
 that uses its answer.
+
+A graph that must run without this library (``torch.onnx.export``, ``torch.jit.trace``) holds the search itself, written
+out: a formula with a sort where there is one, or else so many steps that every row has converged.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
+from contextvars import ContextVar
 from typing import Any
 
 import torch
 from torch import Tensor
 
 MAX_STEPS = 400  # far above what bisection to the last bit needs: only a safeguard against an endless loop
+WRITTEN_OUT = 20  # steps in a graph, in which no step can be the last
 LONG = 2048  # below this length a look at the whole row costs less than gathering from it
+
+
+_written_out: ContextVar[bool] = ContextVar("written_out", default=False)
+
+
+def steps() -> range:
+    """So many steps a search may take."""
+    return range(WRITTEN_OUT if _written_out.get() else MAX_STEPS)
+
+
+def finished(done: Tensor) -> bool:
+    """Whether all rows are done; a search that is being written out never asks."""
+    return not _written_out.get() and bool(done.all())
+
+
+def log_length(z: Tensor) -> float | Tensor:
+    """The logarithm of the length of the rows; a graph serves rows of any length, so there it is a tensor."""
+    return torch.ones_like(z).sum(-1, keepdim=True).log() if _written_out.get() else math.log(z.shape[-1])
+
+
+def best(z: Tensor, rank: Tensor) -> Tensor:
+    """The largest entries in order, at least as many as the largest ``rank``."""
+    if _written_out.get():
+        return z.sort(-1, descending=True).values
+    return z.topk(int(rank.max()) if rank.numel() else 1).values
 
 
 class Search:
     """A function of rows (and a parameter of size 1 along them) with its twin, the operator ``parsimax::name``."""
 
-    def __init__(self, run: Callable[..., Tensor], width: int) -> None:
-        self.run = run
+    def __init__(self, run: Callable[..., Tensor], width: int, formula: Callable[..., Tensor] | None = None) -> None:
+        self.run, self.formula = run, formula
         self.opaque: Any = torch.library.custom_op(f"parsimax::{run.__name__}", run, mutates_args=())
 
         def fake(*args: Tensor) -> Tensor:
@@ -39,19 +70,32 @@ class Search:
         self.opaque.register_fake(fake)
         self.opaque.register_vmap(batched)
 
+    def written_out(self, *args: Tensor) -> Tensor:
+        """The search in ordinary operators that look at no value."""
+        if self.formula is not None:
+            return self.formula(*args)
+        before = _written_out.set(True)
+        try:
+            return self.run(*args)
+        finally:
+            _written_out.reset(before)
 
-def search(width: int = 1) -> Callable[[Callable[..., Tensor]], Search]:
-    """Make a search of ``run(z, [parameter]) -> (..., width)``; ``z`` has maximum 0 and -inf at forbidden entries."""
-    return lambda run: Search(run, width)
+
+def search(width: int = 1, formula: Callable[..., Tensor] | None = None) -> Callable[[Callable[..., Tensor]], Search]:
+    """Make a search of ``run(z, [parameter]) -> (..., width)``; ``z`` has maximum 0 and -inf at forbidden entries.
+
+    ``formula`` finds the same without a loop, more slowly.
+    """
+    return lambda run: Search(run, width, formula)
 
 
 def ascend(step: Callable[[Tensor], Tensor], start: Tensor, tolerance: float) -> Tensor:
     """Newton from below on a convex decreasing function: every step goes up and none passes the root."""
     at = start
-    for _ in range(MAX_STEPS):
+    for _ in steps():
         delta = step(at).clamp(min=0)
         at = at + delta
-        if not (delta > tolerance).any():
+        if finished(~(delta > tolerance)):
             break
     return at
 
@@ -69,13 +113,18 @@ def narrowed(
     ``edge`` are out. The part is the maxima of blocks: they hold the maximum and nearly all of the largest entries.
     """
     n = z.shape[-1]
-    if n >= long and z.numel():
+    if not _written_out.get() and n >= long and z.numel():
         block = 64 if n >= LONG else 16
         whole = n // block * block
         part = torch.cat([z[..., :whole].unflatten(-1, (-1, block)).amax(-1), z[..., whole:]], -1)
         start = find(part, start)
-        z = largest(z, int((z > edge(start)).sum(-1).amax()))
+        z = above(z, edge(start))
     return find(z, start)
+
+
+def above(z: Tensor, edge: Tensor | float) -> Tensor:
+    """Rows that hold the entries above ``edge``, shorter ones if that spares much."""
+    return z if _written_out.get() or not z.numel() else largest(z, int((z > edge).sum(-1).amax()))
 
 
 def largest(z: Tensor, count: int) -> Tensor:

@@ -12,7 +12,7 @@ from ..engine.arguments import Interval
 from ..engine.chunked import Solve
 from ..engine.fused import RowKernel
 from ..engine.operators import define
-from ..engine.search import MAX_STEPS, largest, search
+from ..engine.search import above, best, finished, search, steps
 from ..kernels.schemas import like
 from ..parameters import Setting
 from .declaration import MappingModule
@@ -30,16 +30,14 @@ def budget_root(z: Tensor, budget: Tensor) -> Tensor:
     keeps them exact however large the scores are.
     """
     size = (z > -math.inf).sum(-1, keepdim=True)
-    rank = budget.ceil().clamp(min=1, max=z.shape[-1]).to(torch.long)
-    rank = rank.expand(torch.broadcast_shapes(z[..., :1].shape, rank.shape))
-    best = z.topk(int(rank.max()) if rank.numel() else 1).values.expand(*rank.shape[:-1], -1)
-    pivot = best.gather(-1, rank - 1)
+    rank = torch.minimum(budget.ceil(), torch.ones_like(z).sum(-1, keepdim=True)).clamp(min=1).to(torch.long)
+    pivot = best(z, rank).gather(-1, rank - 1)
     pivot = torch.where(pivot > -math.inf, pivot, 0)  # more is wanted than there is: no root to find
     near = z - pivot
-    near = largest(near, int((near > -1).sum(-1).amax())) if near.numel() else near  # the others get 0 for any d
+    near = above(near, -1)  # the others get 0 for any d
     low, high = torch.full_like(pivot, -1), torch.zeros_like(pivot)
     d, last = (low + high) / 2, torch.full_like(low, math.inf)
-    for _ in range(MAX_STEPS):
+    for _ in steps():
         share = (near - d).clamp(0, 1)
         over = share.sum(-1, keepdim=True) - budget
         low, high = torch.where(over >= 0, d, low), torch.where(over <= 0, d, high)
@@ -50,7 +48,7 @@ def budget_root(z: Tensor, budget: Tensor) -> Tensor:
         last = over.abs()
         done = (over.abs() <= 1e-14 * (1 + budget)) | (to == d) | (high - low < 1e-16) | over.isnan()
         d = torch.where(done, d, to)
-        if done.all():
+        if finished(done):
             break
     d = torch.where(budget >= size, -math.inf, torch.where(budget > 0, d, math.inf))
     return torch.cat([pivot, d], -1)

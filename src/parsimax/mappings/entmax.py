@@ -22,7 +22,7 @@ from ..engine.chunked import Formula, Solve, Traced
 from ..engine.fused import RowKernel
 from ..engine.modes import quick
 from ..engine.operators import define
-from ..engine.search import MAX_STEPS, narrowed, search
+from ..engine.search import finished, log_length, narrowed, search, steps
 from ..kernels.schemas import like
 from ..parameters import Setting
 from .declaration import MappingModule
@@ -53,12 +53,12 @@ def entmax_root(z: Tensor, alpha: Tensor) -> Tensor:
     beta = alpha - 1
     some = torch.where(beta == 0, 1, beta)
     z = z.clamp(min=-1e300)
-    least = torch.zeros_like(z[..., :1] + beta) - math.log(z.shape[-1])
+    least = torch.zeros_like(z[..., :1] + beta) - log_length(z)
 
     def find(z: Tensor, start: Tensor) -> Tensor:
         low, high, w = least, torch.zeros_like(least), start[..., :1]
         last = torch.full_like(least, math.inf)
-        for _ in range(MAX_STEPS):
+        for _ in steps():
             y = _scaled(z, beta, w)
             x = beta * y
             r = torch.where(x > -1, torch.where(beta == 0, y, x.clamp(min=-1).log1p() / some).exp(), 0)
@@ -76,7 +76,7 @@ def entmax_root(z: Tensor, alpha: Tensor) -> Tensor:
             to = torch.where(inside | exact, to, (low + high) / 2)
             w = torch.where(exact & (beta > 1), w, torch.where(narrow & ~exact, high, to))
             last = log_sum.abs()
-            if done.all():
+            if finished(done):
                 break
         return torch.cat([w, torch.where(narrow & ~exact, low, w)], -1)
 

@@ -17,7 +17,23 @@ from .entmax_rule import entmax_kernel
 KERNEL = entmax_kernel(1.5)
 
 
-@search()
+def _sorted(z: Tensor) -> Tensor:
+    """tau from the sorted row.
+
+    With v the sum of squared deviations of the first k from their mean m, their threshold is m - sqrt((1 - v)/k).
+    Beyond the support it is above the k-th entry, also where v > 1 and m stands for it, as then not all k are equal.
+    Entries below -1 are never in the support; they become -1, so that no square overflows.
+    """
+    best = (z / 2).clamp(min=-1).sort(-1, descending=True).values
+    rank = torch.ones_like(best).cumsum(-1)
+    mean = best.cumsum(-1) / rank
+    spread = (best * best).cumsum(-1) - rank * mean * mean
+    tau = mean - ((1 - spread) / rank).clamp(min=0).sqrt()
+    size = (tau <= best).sum(-1, keepdim=True)
+    return tau.gather(-1, size - 1)
+
+
+@search(formula=_sorted)
 def entmax15_root(z: Tensor) -> Tensor:
     """tau with sum relu(z/2 - tau)^2 = 1. Newton on the norm, the root of that sum: convex too, and nearly straight."""
 

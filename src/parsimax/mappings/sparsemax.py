@@ -17,7 +17,15 @@ from .entmax_rule import entmax_kernel
 KERNEL = entmax_kernel(2.0)
 
 
-@search()
+def _sorted(z: Tensor) -> Tensor:
+    """tau from the sorted row: k entries are in the support if the k-th is above the threshold of the first k."""
+    best = z.sort(-1, descending=True).values
+    rank, total = torch.ones_like(best).cumsum(-1), best.cumsum(-1) - 1
+    size = (rank * best > total).sum(-1, keepdim=True)
+    return total.gather(-1, size - 1) / size
+
+
+@search(formula=_sorted)
 def sparsemax_root(z: Tensor) -> Tensor:
     """tau with sum relu(z - tau) = 1. The sum is convex and decreasing, and at -1 the largest entry alone gives 1."""
 
