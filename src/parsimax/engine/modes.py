@@ -30,6 +30,8 @@ _transforms_are_active: Callable[[], bool] = torch._C._are_functorch_transforms_
 _dispatch_modes: Callable[[], int] = torch._C._len_torch_dispatch_stack
 # Gradients of is_grads_batched=True come as tensors of the old vmap, whose type is Tensor.
 _is_batched: Callable[[Tensor], bool] = torch._C._functorch.is_legacy_batchedtensor
+# torch.jit.trace records this call. Public, but not in the list of what torch.jit exports.
+_is_tracing: Callable[[], bool] = torch.jit.is_tracing  # type: ignore[attr-defined]
 # Below the autograd key: how an operator's autograd rule calls the operator itself.
 below_autograd: Callable[[], AbstractContextManager[object]] = torch._C._AutoDispatchBelowAutograd
 # The backward pass that this thread is in, or -1. Hooks could tell, but only of graphs that one has seen before.
@@ -55,14 +57,14 @@ def transformed() -> bool:
 
 def leaves_the_library() -> bool:
     """The graph that is being recorded must run where parsimax is not: torch.jit.trace and torch.onnx.export."""
-    return torch.jit.is_tracing() or torch.onnx.is_in_onnx_export()
+    return _is_tracing() or torch.onnx.is_in_onnx_export()
 
 
 def is_plain(*tensors: Tensor) -> bool:
     """Nothing but reverse-mode autograd looks at this call."""
     return not (
         torch.compiler.is_compiling()
-        or torch.jit.is_tracing()
+        or _is_tracing()
         or _transforms_are_active()
         or forward_ad._current_level >= 0
         or _dispatch_modes() > 0
@@ -128,7 +130,7 @@ def quick(x: Tensor, dim: int) -> bool:
         and forward_ad._current_level < 0
         and _dispatch_modes() == 0
         and not torch.is_autocast_enabled("cpu")
-        and not torch.jit.is_tracing()
+        and not _is_tracing()
     )
 
 
