@@ -17,8 +17,7 @@ from torch.overrides import TorchFunctionMode
 
 from ._attention import functional
 from ._attention.core import AttentionCore
-from .mappings.declaration import MappingModule
-from .mappings.registry import REGISTRY
+from .mappings.declaration import REGISTRY, MappingModule
 
 # What torch computes softmax by, and the names under which it is reported.
 SOFTMAX: dict[Any, str] = {

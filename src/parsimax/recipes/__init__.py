@@ -1,7 +1,7 @@
 """The papers' systems as things to run, read and change. ``parsimax list`` prints them.
 
-A recipe is a folder: ``settings.py`` with ``ABOUT``, which imports nothing heavy, and ``recipe.py`` with ``RECIPE``.
-Nothing else names it.
+A recipe is a folder: ``__init__.py`` says what it is, ``settings.py`` holds ``ABOUT``, which imports no model, and
+``recipe.py`` holds ``RECIPE``. Nothing else names it.
 """
 
 from __future__ import annotations
@@ -23,6 +23,13 @@ class Entry:
     """A recipe by its name, which is that of its folder."""
 
     name: str
+
+    @property
+    def summary(self) -> str:
+        """What it is in a line: the docstring of its folder, which is read without torch."""
+        return (
+            (import_module(f"{__name__}.{self.name}").__doc__ or self.name).strip().partition("\n")[0].removesuffix(".")
+        )
 
     @property
     def about(self) -> About:

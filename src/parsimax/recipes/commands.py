@@ -26,7 +26,7 @@ SHARED_RUN = "PARSIMAX_RUN"  # tells the other processes of a training which fol
 def list_recipes() -> None:
     width = max(map(len, RECIPES))
     for entry in RECIPES.values():
-        print(f"{entry.name:{width}}  {entry.about.summary}")
+        print(f"{entry.name:{width}}  {entry.summary}")
 
 
 def show_config(name: str) -> None:

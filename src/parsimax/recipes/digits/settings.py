@@ -40,9 +40,4 @@ class Options(kit.Options):
     probabilities: bool = setting(False, "all digits that are possible, each with its probability")
 
 
-ABOUT = kit.About(
-    "handwritten digits of scikit-learn, any mapping as the output",
-    Settings,
-    Options,
-    needs=("sklearn",),
-)
+ABOUT = kit.About(Settings, Options, needs=("sklearn",))

@@ -55,9 +55,4 @@ class Options(seq2seq.Options):
     )
 
 
-ABOUT = kit.About(
-    "character LSTM that inflects words with sparse attention and output (Peters 2019)",
-    Settings,
-    Options,
-    needs=("sacrebleu", "rapidfuzz"),
-)
+ABOUT = kit.About(Settings, Options, needs=("sacrebleu", "rapidfuzz"))

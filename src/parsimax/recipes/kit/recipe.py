@@ -103,7 +103,6 @@ class Evaluation:
 class About:
     """What the command line knows of a recipe before it runs: ``ABOUT`` of its ``settings.py``."""
 
-    summary: str
     settings: type[Settings]
     options: type[Options] = Options
     needs: tuple[str, ...] = ()  # packages beside those of the kit, by the names that import knows

@@ -53,9 +53,4 @@ class Settings(kit.Settings):
     train: Train = group(Train, steps=1500, eval_every=250, batch_tokens=2048, lr=2e-3, warmup=200)
 
 
-ABOUT = kit.About(
-    "adaptively sparse Transformer, one learned α per head (Correia 2019)",
-    Settings,
-    Options,
-    needs=("tokenizers", "sacrebleu", "rapidfuzz"),
-)
+ABOUT = kit.About(Settings, Options, needs=("tokenizers", "sacrebleu", "rapidfuzz"))
