@@ -140,7 +140,7 @@ def test_the_check_of_wheels_can_fail(tmp_path):
 def test_the_wheel_holds_every_file_that_the_package_reads(wheel, clone):
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
-    files = [f for f in (clone / "src").rglob("*") if f.is_file() and "kernels/cpu" not in f.as_posix()]
+    files = [f for f in (clone / "src/parsimax").rglob("*") if f.is_file() and "kernels/cpu" not in f.as_posix()]
     files = [f for f in files if f.suffix != ".md"]
     assert {f.relative_to(clone / "src").as_posix() for f in files} <= names
 
