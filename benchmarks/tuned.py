@@ -1,0 +1,298 @@
+"""The tables of docs/inflection_results.md and docs/translation_results.md: every cell tuned alike, then repeated.
+
+    python benchmarks/tuned.py run inflection --data PATH/sigmorphon2018 --runs out/inflection
+    python benchmarks/tuned.py table inflection --runs out/inflection
+
+Each cell (a pair of output and attention mapping) chooses its settings from the same grid by its own dev figure, one
+setting after the other; what it chose is trained with more seeds and only then evaluated on the test data. `run` does
+what is missing, on one thread, and goes on with what was stopped; several may run at once in the same folder. Each
+finished training is a line of RUNS/results.jsonl. `table` prints the page from that file alone, also when not all is
+done. Words such as ``train.steps=100`` after `run` are settings for every training.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import fcntl
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tuned_table import page
+
+Values = dict[str, float]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A table: its rows, the grid they are tuned on, and the seeds of what was chosen.
+
+    ``grid`` is searched in its order: a setting over all its values, those after it at ``start``, then the next one
+    with the best of this one.
+    """
+
+    recipe: str
+    config: str
+    cells: dict[str, list[str]]
+    grid: dict[str, tuple[float, ...]]
+    start: Values
+    figure: str
+    seeds: tuple[int, ...] = (1, 2, 3)
+    first: int = 2  # so many cells are compared in the first place, and done before all others
+    common: tuple[str, ...] = ()
+
+
+def pair(output: str, attention: str) -> list[str]:
+    return [f"model.output.mapping={output}", f"model.attention.mapping={attention}"]
+
+
+def three(output: str, attention: str, *more: str) -> list[str]:
+    kinds = [f"model.{kind}.mapping={attention}" for kind in ("encoder", "decoder", "context")]
+    return [f"model.output.mapping={output}", *kinds, *more]
+
+
+def learned(rate: int) -> list[str]:
+    alphas = [f"model.{kind}.alpha=learned" for kind in ("encoder", "decoder", "context")]
+    return three("entmax", "entmax", *alphas, f"train.alpha_lr={rate}")
+
+
+PLANS = {
+    "inflection": Plan(
+        "inflection",
+        "sigmorphon",
+        {
+            "softmax / softmax": pair("softmax", "softmax"),
+            "1.5-entmax / 1.5-entmax": pair("entmax", "entmax"),
+            "softmax / 1.5-entmax": pair("softmax", "entmax"),
+            "1.5-entmax / softmax": pair("entmax", "softmax"),
+            "sparsemax / sparsemax": pair("sparsemax", "sparsemax"),
+        },
+        {"train.lr": (0.01, 0.005, 0.02), "model.dropout": (0.3, 0.5)},
+        {"model.dropout": 0.3},
+        "accuracy",
+        common=(
+            "data.languages=spanish,turkish",
+            "model.width=128",
+            "train.steps=1500",
+            "train.batch_tokens=768",
+            "train.eval_every=250",
+            "train.tensorboard=false",
+        ),
+    ),
+    "translation": Plan(
+        "translation",
+        "multi30k",
+        {
+            "softmax / softmax": three("softmax", "softmax"),
+            "1.5-entmax / 1.5-entmax": three("entmax", "entmax"),
+            "1.5-entmax / softmax": three("entmax", "softmax"),
+            "softmax / 1.5-entmax": three("softmax", "entmax"),
+            "1.5-entmax / learned α, rate × 1": learned(1),
+            "1.5-entmax / learned α, rate × 5": learned(5),
+        },
+        {"model.smoothing": (0.0, 0.1)},
+        {},
+        "BLEU",
+        seeds=(1, 2),
+        common=(
+            "data.vocabulary=3000",
+            "model.layers=2",
+            "train.steps=2500",
+            "train.eval_every=250",
+            "train.tensorboard=false",
+        ),
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Training:
+    """One training of the plan; ``stage`` orders them: the settings of the grid and their values, then the seeds."""
+
+    stage: tuple[int, int]
+    cell: str
+    values: Values
+    seed: int
+    test: bool = False
+
+    @property
+    def folder(self) -> str:
+        name = self.cell.replace(" / ", "-").replace(", ", "-").replace(" ", "")
+        settings = "-".join(f"{key.partition('.')[2]}{value:g}" for key, value in self.values.items())
+        return f"{name}-{settings}-{self.seed}"
+
+
+@dataclass
+class Done:
+    """What is known of a finished training: figures by split, and the curve of its validations."""
+
+    cell: str
+    values: Values
+    seed: int
+    dev: dict[str, Any] = field(default_factory=dict)
+    test: dict[str, Any] = field(default_factory=dict)
+    curve: list[dict[str, float]] = field(default_factory=list)
+    failed: str = ""
+
+    def is_of(self, training: Training) -> bool:
+        return (self.cell, self.values, self.seed) == (training.cell, training.values, training.seed)
+
+
+def read(runs: Path) -> list[Done]:
+    """The lines of the results; of several for one training, the last, which has its test figures."""
+    file, found = runs / "results.jsonl", {}
+    for line in file.read_text(encoding="utf-8").splitlines() if file.exists() else []:
+        done = Done(**json.loads(line))
+        found[done.cell, tuple(done.values.items()), done.seed] = done
+    return list(found.values())
+
+
+def missing(plan: Plan, cell: str, known: list[Done]) -> list[Training]:
+    """The trainings of a cell that can be begun now."""
+    own = [done for done in known if done.cell == cell]
+    values = {key: plan.start.get(key, choices[0]) for key, choices in plan.grid.items()}
+    for stage, (key, choices) in enumerate(plan.grid.items()):
+        options = [{**values, key: choice} for choice in choices]
+        tries = [Training((stage, at), cell, option, plan.seeds[0]) for at, option in enumerate(options)]
+        if open_ := [each for each in tries if not any(done.is_of(each) for done in own)]:
+            return open_
+        tried = [done for each in tries for done in own if done.is_of(each)]
+        values = max(tried, key=lambda done: done.dev.get(plan.figure, -1.0)).values
+    wanted = [Training((len(plan.grid) + at, 0), cell, values, seed) for at, seed in enumerate(plan.seeds)]
+    left = []
+    for each in wanted:
+        done = next((done for done in own if done.is_of(each)), None)
+        if done is None:
+            left.append(each)
+        elif not done.test and not done.failed:
+            left.append(Training(each.stage, cell, values, each.seed, test=True))
+    return left
+
+
+def command(*words: str) -> tuple[int, str]:
+    """Run ``parsimax`` on one thread: two trainings of one thread are faster than one of two."""
+    threads = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive"}
+    call = [sys.executable, "-m", "parsimax.cli", *words]
+    ended = subprocess.run(call, check=False, env=os.environ | threads, capture_output=True, text=True)
+    return ended.returncode, ended.stderr.strip()[-300:]
+
+
+def curve(folder: Path) -> list[dict[str, float]]:
+    with (folder / "metrics.csv").open(encoding="utf-8") as file:
+        rows = [row for row in csv.DictReader(file) if row.get("val/loss")]
+    return [
+        {
+            name.removeprefix("val/"): float(value)
+            for name, value in row.items()
+            if value and (name == "step" or name.startswith("val/"))
+        }
+        for row in rows
+    ]
+
+
+def carry_out(plan: Plan, training: Training, options: argparse.Namespace) -> Done:
+    """Train, or go on with a training, or evaluate it on the test data."""
+    folder = options.runs / training.folder
+    if training.test:
+        code, error = command("eval", str(folder))
+    elif (folder / "run.json").exists():
+        code, error = command("train", "--resume", str(folder))
+    else:
+        settings = [f"{key}={value:g}" for key, value in training.values.items()]
+        given = [f"data.root={options.data}", f"train.seed={training.seed}"]
+        all_words = [*plan.cells[training.cell], *settings, *plan.common, *given, *options.settings]
+        words = {word.partition("=")[0]: word for word in all_words}.values()  # the last of a setting counts
+        code, error = command("train", plan.recipe, "--config", plan.config, "--run", str(folder), *words)
+    if code < 0 or code == 130:
+        sys.exit(f"{folder} was stopped by signal {-code}; `run` goes on with it")
+    if code and "the loss is" not in error:  # a rate too high is a result; a full disk, say, is not
+        sys.exit(f"{folder}: {error or f'exit {code}'}")
+    if code:
+        return Done(training.cell, training.values, training.seed, failed=error or f"exit {code}")
+    results = json.loads((folder / "results.json").read_text(encoding="utf-8"))
+    figures = (results["val"], results.get("test", {}))
+    return Done(training.cell, training.values, training.seed, *figures, curve=curve(folder))
+
+
+@contextmanager
+def claimed(path: Path) -> Iterator[bool]:
+    """Whether this process alone may work on ``path``; the claim ends with the process, however it ends."""
+    with path.with_name(f".{path.name}.lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+        else:
+            yield True
+
+
+def do_next(plan: Plan, options: argparse.Namespace) -> bool | None:
+    """Do the earliest of what is missing and not being done by another worker; None if there is none."""
+    known = read(options.runs)
+    open_ = [each for cell in plan.cells for each in missing(plan, cell, known) if each.stage[0] < options.stages]
+    later = list(plan.cells)[plan.first :]
+    for training in sorted(open_, key=lambda each: (each.cell in later, each.stage)):
+        with claimed(options.runs / training.folder) as mine:
+            if not mine or any(
+                done.is_of(training) and (done.test or not training.test) for done in read(options.runs)
+            ):
+                continue
+            began = time.time()
+            done = carry_out(plan, training, options)
+            with (options.runs / "results.jsonl").open("a", encoding="utf-8") as file:
+                file.write(json.dumps(asdict(done), ensure_ascii=False) + "\n")
+            said = done.failed or f"dev {plan.figure} {done.dev[plan.figure]:.4g}"
+            kind = "test" if training.test else "trained"
+            print(
+                f"{time.strftime('%H:%M')} {training.folder}: {kind}, {said}, {time.time() - began:.0f} s", flush=True
+            )
+            return True
+    return False if open_ else None
+
+
+def run(plan: Plan, options: argparse.Namespace) -> None:
+    """Work until nothing is missing. Several processes may do so in one folder."""
+    options.runs.mkdir(parents=True, exist_ok=True)
+    while (did := do_next(plan, options)) is not None:
+        if not did:  # others work on all that could be begun; what they find opens more
+            time.sleep(20)
+
+
+def rows(plan: Plan, known: list[Done]) -> Iterator[tuple[str, list[Done], list[Done]]]:
+    """Each cell that was begun: its name, all its trainings, and those of the settings it chose."""
+    for cell in plan.cells:
+        own = [done for done in known if done.cell == cell]
+        first = [done for done in own if done.seed == plan.seeds[0] and not done.failed]
+        if first:
+            best = max(first, key=lambda done: done.dev[plan.figure])
+            yield cell, own, [done for done in own if done.values == best.values]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("do", choices=("run", "table"))
+    parser.add_argument("table", choices=PLANS)
+    parser.add_argument("settings", nargs="*", metavar="KEY=VALUE")
+    parser.add_argument("--data", type=Path, metavar="DIR")
+    parser.add_argument("--runs", type=Path, required=True, metavar="DIR", help="where the trainings are kept")
+    parser.add_argument("--stages", type=int, default=99, help="only the first so many stages of the plan")
+    options = parser.parse_intermixed_args()
+    plan = PLANS[options.table]
+    if options.do == "table":
+        print(page(plan, list(rows(plan, read(options.runs)))))
+    elif options.data is None:
+        parser.error("run needs --data")
+    else:
+        run(plan, options)
+
+
+if __name__ == "__main__":
+    main()

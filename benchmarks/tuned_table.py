@@ -1,0 +1,130 @@
+"""The page of `tuned.py`: what each cell chose, what that gave on the test data, and how it got there."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tuned import Done, Plan
+
+    Row = tuple[str, list[Done], list[Done]]
+
+COLUMNS = {
+    "inflection": {
+        "accuracy, %": lambda test: 100 * statistics.fmean(test["accuracy by language"].values()),
+        "edit distance": lambda test: test["edit distance"],
+        "attended": lambda test: test["attended tokens (cross)"],
+        "next characters": lambda test: test["next tokens a step"],
+        "beam proved exact, %": lambda test: 100 * test["beam proved exact"],
+        "empty": lambda test: test["empty outputs"],
+    },
+    "translation": {
+        "BLEU": lambda test: test["BLEU"],
+        "chrF": lambda test: test["chrF"],
+        "density, encoder": lambda test: test["density (self)"],
+        "decoder": lambda test: test["density (decoder)"],
+        "context": lambda test: test["density (cross)"],
+        "next tokens": lambda test: test["next tokens a step"],
+        "beam proved exact, %": lambda test: 100 * test["beam proved exact"],
+        "exact search ended, %": lambda test: 100 * test["exact search ended"],
+    },
+}
+
+
+def number(value: float) -> str:
+    return f"{value:.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+
+
+def shown(values: Sequence[float]) -> str:
+    """Mean, and the least and the largest where there are several."""
+    if not values:
+        return "–"
+    mean = number(statistics.fmean(values))
+    return mean if len(values) == 1 else f"{mean} ({number(min(values))}…{number(max(values))})"
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
+    return [*lines, *(f"| {' | '.join(row)} |" for row in rows), ""]
+
+
+def short(key: str) -> str:
+    return {"train.lr": "learning rate"}.get(key, key.partition(".")[2])
+
+
+def page(plan: Plan, rows: list[Row]) -> str:
+    about = (
+        f"Printed by `python benchmarks/tuned.py table {plan.recipe} --runs RUNS` from what `run` trained there: "
+        f"{', '.join(plan.common) or 'the shipped settings'}, the rest as `{plan.config}.yaml` has it. "
+        f"Each cell chose {' and '.join(map(short, plan.grid))} from the same grid by its own dev {plan.figure} "
+        "(the table of the tuning has every try); what it chose was trained with the seeds given. Means over seeds, "
+        "the lowest and the highest in brackets; test data, which nothing was chosen by."
+    )
+    lines = [
+        f"# {plan.recipe.capitalize()}: measured",
+        "",
+        about,
+        "",
+        *final(plan, rows),
+        *by_language(rows),
+        *tries(plan, rows),
+        *curves(rows),
+    ]
+    return "\n".join(lines)
+
+
+def final(plan: Plan, rows: list[Row]) -> list[str]:
+    columns: dict[str, Callable[[dict[str, Any]], float]] = COLUMNS[plan.recipe]
+    cells = []
+    for cell, _, chosen in rows:
+        tested = [done.test for done in chosen if done.test]
+        figures = [shown([column(test) for test in tested]) for column in columns.values()]
+        settings = [f"{value:g}" for value in chosen[0].values.values()]
+        cells.append([cell, *settings, str(len(tested)), *figures])
+    return table(["output / attention", *map(short, plan.grid), "seeds", *columns], cells)
+
+
+def by_language(rows: list[Row]) -> list[str]:
+    tested = [(cell, [done.test["accuracy by language"] for done in chosen if done.test]) for cell, _, chosen in rows]
+    if not any("accuracy by language" in done.test for _, _, chosen in rows for done in chosen):
+        return []
+    languages = list(next(tests[0] for _, tests in tested if tests))
+    cells = [[cell, *(shown([100 * test[name] for test in tests]) for name in languages)] for cell, tests in tested]
+    return ["Accuracy by language, %:", "", *table(["output / attention", *languages], cells)]
+
+
+def tries(plan: Plan, rows: list[Row]) -> list[str]:
+    """The dev figure of everything that was tried, with the first seed."""
+    first = {cell: [done for done in own if done.seed == plan.seeds[0]] for cell, own, _ in rows}
+    found = sorted({tuple(done.values.items()) for own in first.values() for done in own})
+    cells = []
+    for values in found:
+        figures = []
+        for own in first.values():
+            done = next((done for done in own if tuple(done.values.items()) == values), None)
+            figures.append("" if done is None else "failed" if done.failed else number(done.dev[plan.figure]))
+        cells.append([", ".join(f"{short(key)} {value:g}" for key, value in values), *figures])
+    return [f"Tuning: dev {plan.figure} with seed {plan.seeds[0]}.", "", *table(["settings", *first], cells)]
+
+
+def curves(rows: list[Row]) -> list[str]:
+    """Dev loss over the steps of what was chosen: is it flat? Losses of different outputs do not compare."""
+    steps = sorted({int(point["step"]) + 1 for _, _, chosen in rows for done in chosen for point in done.curve})
+    cells = []
+    for cell, _, chosen in rows:
+        for name, scale in (("loss", 1.0), ("accuracy", 100.0)):
+            at = {
+                step: [scale * p[name] for done in chosen for p in done.curve if p["step"] + 1 == step]
+                for step in steps
+            }
+            cells.append(
+                [cell, "dev loss" if name == "loss" else "greedy dev accuracy, %", *map(shown_mean, at.values())]
+            )
+    head = ["output / attention", "after steps", *map(str, steps)]
+    return ["Learning curves of what was chosen, means over the seeds.", "", *table(head, cells)]
+
+
+def shown_mean(values: Sequence[float]) -> str:
+    return number(statistics.fmean(values)) if values else ""
