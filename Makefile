@@ -11,12 +11,13 @@ copy_sources = rm -rf build/$(1) && mkdir -p build/$(1) && cp -r src tools tests
 # The lowest torch that parsimax runs on, without kernels: that of pyproject.toml.
 FLOOR := $(shell sed -n 's/^dependencies = \["torch>=\(.*\)"\]/\1/p' pyproject.toml)
 
-.PHONY: help setup demo test test-install test-floor wheel test-kernels test-avx512 test-mutations sanitize bench bench-reference lint format clean
+.PHONY: help setup demo test test-quick test-install test-floor wheel test-kernels test-avx512 test-mutations sanitize bench bench-reference lint format clean
 
 help:
 	@echo 'make setup    make $(VENV) with torch, parsimax and the tools of a developer (once)'
 	@echo 'make demo     draw what every mapping does; train a sparse Transformer beside its softmax twin; open its attention'
 	@echo 'make test     ruff, mypy and pytest with doctests'
+	@echo 'make test-quick    two cases of each test and none of the long ones, under two minutes'
 	@echo 'make test-install    pip from a clone, from the sdist and from a wheel, each in a fresh environment'
 	@echo 'make test-floor    the tests of the library in plain torch $(FLOOR), the lowest it runs on (draws several GB)'
 	@echo 'make wheel    build the wheel of this machine into dist/, and test it'
@@ -48,9 +49,13 @@ demo: setup
 test: lint
 	$(BIN)/python -m pytest $(PYTEST_FLAGS)
 
+# Two cases of each test, none of the long ones: the loop of a contributor.
+test-quick: setup
+	$(BIN)/python -m pytest $(PYTEST_FLAGS) --quick
+
 # One process: the environments share one compilation of the kernels.
 test-install: setup
-	$(BIN)/python -m pytest -q -m slow tests/test_install.py
+	$(BIN)/python -m pytest -q -m slow tests/project/test_install.py
 
 # The library itself: rooms that stand on transformers, Lightning or a browser have floors of their own.
 FLOOR_TESTS := attention attention_masks attention_modes autograd binary cache compat contract core dtypes errors family fenchel_young \
@@ -61,21 +66,21 @@ test-floor:
 	|| build/floor/bin/python -m pip install --quiet torch==$(FLOOR).0
 	build/floor/bin/python -m pip install --quiet pytest pytest-xdist hypothesis mpmath 'numpy<2.3' entmax==1.3
 	PARSIMAX_NO_KERNELS=1 build/floor/bin/python -m pip install --quiet --no-deps .
-	build/floor/bin/python -m pytest $(PYTEST_FLAGS) $(FLOOR_TESTS:%=tests/test_%.py)
+	build/floor/bin/python -m pytest $(PYTEST_FLAGS) $(FLOOR_TESTS:%=tests/*/test_%.py)
 
 wheel: setup
 	rm -rf dist && $(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir dist .
 	$(BIN)/python tools/check_wheel.py dist/*.whl --tests
 
 test-kernels: setup
-	PARSIMAX_KERNEL_CASES=10000 $(BIN)/python -m pytest $(PYTEST_FLAGS) tests/test_kernels.py tests/test_sweep.py
+	PARSIMAX_KERNEL_CASES=10000 $(BIN)/python -m pytest $(PYTEST_FLAGS) tests/kernels/test_kernels.py tests/kernels/test_sweep.py
 	$(MAKE) sanitize test-avx512 test-mutations
 
 # What is compiled for AVX-512, with its instructions written out, where the CPU has AVX2 only.
 test-avx512: setup
 	$(call copy_sources,emulated)
 	cd build/emulated && PARSIMAX_EMULATE=1 ../../$(BIN)/python setup.py -q build_ext --inplace
-	PYTHONPATH=build/emulated/src $(BIN)/python -m pytest $(PYTEST_FLAGS) -p no:cacheprovider tests/test_kernels.py tests/test_sweep.py -k "not lower"
+	PYTHONPATH=build/emulated/src $(BIN)/python -m pytest $(PYTEST_FLAGS) -p no:cacheprovider tests/kernels/test_kernels.py tests/kernels/test_sweep.py -k "not lower"
 
 # A build of the kernels in which one exit of a search can be made to accept one step too soon: some test must fail for each.
 test-mutations: setup
@@ -90,7 +95,7 @@ sanitize: setup
 	cd build/sanitized && PARSIMAX_SANITIZE=1 ../../$(BIN)/python setup.py -q build_ext --inplace
 	PYTHONPATH=build/sanitized/src LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libubsan.so)" \
 	ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=halt_on_error=1 PARSIMAX_KERNEL_CASES=200 \
-	$(BIN)/python -m pytest -q -p no:cacheprovider tests/test_kernels.py -k "reference or bits or unwritten"
+	$(BIN)/python -m pytest -q -p no:cacheprovider tests/kernels/test_kernels.py -k "reference or bits or unwritten"
 
 bench: setup
 	$(BIN)/parsimax bench --markdown docs/speed.md --csv benchmarks/speed.csv

@@ -1,5 +1,7 @@
 """Settings shared by all tests."""
 
+from collections import Counter
+
 import pytest
 import torch
 
@@ -20,8 +22,30 @@ ON_EVERY_KERNEL = {
     "test_fenchel_young",
     "test_linear",
 }
-ABOUT_KERNELS = {"test_kernels", "test_compiled_kernels"}
+ABOUT_KERNELS = {"test_kernels", "test_sweep", "test_compiled_kernels"}
 EAGER_MODES = {"test_gradcheck", "test_gradgradcheck"}
+
+
+QUICK_CASES = 2
+LONG: set[str] = set()
+
+
+def pytest_addoption(parser):
+    parser.addoption(
+        "--quick", action="store_true", help=f"{QUICK_CASES} cases of each test, and none of the modules that take long"
+    )
+
+
+def pytest_collection_modifyitems(config, items):
+    if not config.getoption("--quick"):
+        return
+    seen, kept, left_out = Counter(), [], []
+    for item in items:
+        name = (item.path, getattr(item, "originalname", item.name))
+        seen[name] += 1
+        (left_out if seen[name] > QUICK_CASES or item.path.stem in LONG else kept).append(item)
+    items[:] = kept
+    config.hook.pytest_deselected(items=left_out)
 
 
 def pytest_generate_tests(metafunc):

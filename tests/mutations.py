@@ -12,7 +12,7 @@ from pathlib import Path
 import parsimax
 
 HERE = Path(__file__).parent
-TESTS = ["test_sweep.py", "test_kernels.py"]
+TESTS = ["kernels/test_sweep.py", "kernels/test_kernels.py"]
 
 
 def exits() -> list[str]:

@@ -73,7 +73,7 @@ def audited(library: Path) -> bool:
 
 
 LOADED = "import parsimax.kernels.library as l; print(l.PATH, l.PROBLEM or l.level()); assert l.AVAILABLE"
-TESTS = ["tests/test_kernels.py", "tests/test_contract.py", "-k", "cpu or kernel"]
+TESTS = ["tests/kernels/test_kernels.py", "tests/mappings/test_contract.py", "-k", "cpu or kernel"]
 
 
 def tested(folder: Path) -> bool:

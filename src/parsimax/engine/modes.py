@@ -5,7 +5,7 @@ if torch.compile or torch.export traces it: an operator may stand for it, and no
 wants derivatives that only a formula has (torch.func, forward mode), or sees every operation (a mode, a tensor
 subclass, fake tensors).
 
-Each private name below has no public equal in torch 2.13; ``tests/test_torch_names.py`` says by name which one a
+Each private name below has no public equal in torch 2.13; ``tests/engine/test_torch_names.py`` says by name which one a
 release of torch has moved.
 """
 

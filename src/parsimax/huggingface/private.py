@@ -1,7 +1,7 @@
 """The names of ``transformers`` that are not its public face, each once and with the reason.
 
-Nothing else in this folder touches such a name. ``tests/test_huggingface_private.py`` calls every function below, so
-that a release of ``transformers`` that moves one of them fails there by its name.
+Nothing else in this folder touches such a name. ``tests/huggingface/test_huggingface_private.py`` calls every function
+below, so that a release of ``transformers`` that moves one of them fails there by its name.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ import pytest
 
 import parsimax
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 PACKAGE = Path(parsimax.__file__).parent
 
 # p is proportional to relu(1 + z/s)^2 below the maximum: no mapping of any paper, but a point of the simplex.
@@ -121,8 +121,7 @@ def test_the_docs_get_its_row(copied):
 
 def test_it_passes_the_contract(copied):
     options = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "-n", "0", "-k", "hillmax and not million")
-    out = run(
-        copied, *options, "tests/test_contract.py", "tests/test_parameters.py", "tests/test_settings_of_modules.py"
-    )
+    files = ("mappings/test_contract.py", "mappings/test_parameters.py", "parameters/test_settings_of_modules.py")
+    out = run(copied, *options, *(f"tests/{file}" for file in files))
     passed = int(out.split(" passed")[0].split()[-1])
     assert passed > 60, out[-500:]

@@ -186,7 +186,7 @@ def test_what_is_not_there_is_not_drawn(recording):
 def test_the_pages_on_analysis_run(name, count, tmp_path, monkeypatch):
     pytest.importorskip("transformers")
     monkeypatch.chdir(tmp_path)
-    page = Path(__file__).parent.parent / "docs" / f"{name}.md"
+    page = Path(__file__).parents[2] / "docs" / f"{name}.md"
     blocks = re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.S)
     assert len(blocks) >= count
     names: dict = {}  # a later block goes on from an earlier one

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import transformers
 
-sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 import transformers_sweep
 
 TYPES = [

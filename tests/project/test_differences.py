@@ -13,7 +13,7 @@ from torch.nn.attention.bias import causal_upper_left
 import parsimax
 
 INF = math.inf
-PAGE = Path(__file__).parents[1] / "docs" / "differences.md"
+PAGE = Path(__file__).parents[2] / "docs" / "differences.md"
 
 
 def nan(x):

@@ -24,7 +24,7 @@ from parsimax.recipes.kit.watch import Keeper
 pytest.importorskip("sklearn")
 
 WORDS = ["digits", "width=8", "steps=12", "eval_every=4", "tensorboard=false"]
-KILLER = Path(__file__).with_name("killer.py")
+KILLER = Path(__file__).parents[1] / "killer.py"
 
 
 @pytest.fixture(autouse=True)

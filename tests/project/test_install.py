@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 pytestmark = pytest.mark.slow
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 LOADED = r"C\+\+ kernels +loaded"
 
 

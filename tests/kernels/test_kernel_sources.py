@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-SOURCES = Path(__file__).parents[1] / "src/parsimax/kernels/cpu"
+SOURCES = Path(__file__).parents[2] / "src/parsimax/kernels/cpu"
 FLAGS = {"level_avx2.cpp": ["-mavx2", "-mfma", "-mf16c"]}
 FLAGS["level_avx512.cpp"] = [*FLAGS["level_avx2.cpp"], "-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl"]
 TOOLS = all(shutil.which(tool) for tool in ("g++", "nm"))
