@@ -52,6 +52,8 @@ class Environment:
         self.python = folder / "bin" / "python"
         self.packages = Path(run(self.python, "-c", "import site; print(site.getsitepackages()[0])").strip())
         for distribution in with_what_it_needs("torch") if torch else ():
+            if distribution.name == "setuptools":  # a venv may have one of its own, older
+                continue
             home = Path(distribution.locate_file(""))
             for top in {f.parts[0] for f in distribution.files or () if not f.parts[0].startswith(("..", "__py"))}:
                 if not (self.packages / top).exists():
