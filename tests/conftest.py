@@ -27,7 +27,16 @@ EAGER_MODES = {"test_gradcheck", "test_gradgradcheck"}
 
 
 QUICK_CASES = 2
-LONG: set[str] = set()
+LONG = {"test_demo", "test_recipes", "test_runs", "test_digits", "test_report", "test_one_file", "test_kernel_sources"}
+LONG |= {"test_huggingface_models", "test_huggingface_parallel", "test_huggingface_saving", "test_huggingface_sweep"}
+LONG |= {
+    "test_inductor",
+    "test_exporting",
+    "test_install",
+    "test_attention_modes",
+    "test_modes",
+    "test_compiled_kernels",
+}
 
 
 def pytest_addoption(parser):

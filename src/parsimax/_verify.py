@@ -17,6 +17,7 @@ from torch.overrides import TorchFunctionMode
 
 from ._attention import functional
 from ._attention.core import AttentionCore
+from .engine.modes import FAST_PATHS
 from .mappings.declaration import REGISTRY, MappingModule
 
 # What torch computes softmax by, and the names under which it is reported.
@@ -31,8 +32,13 @@ SOFTMAX: dict[Any, str] = {
     nn.functional.scaled_dot_product_attention: "softmax (scaled_dot_product_attention)",
     nn.functional.multi_head_attention_forward: "softmax (multi_head_attention_forward)",
     nn.functional.gumbel_softmax: "gumbel_softmax",
-    torch._native_multi_head_attention: "softmax (fast path of nn.MultiheadAttention)",
-    torch._transformer_encoder_layer_fwd: "softmax (fast path of nn.TransformerEncoderLayer)",
+    **dict(
+        zip(
+            FAST_PATHS,
+            ("softmax (fast path of nn.MultiheadAttention)", "softmax (fast path of nn.TransformerEncoderLayer)"),
+            strict=True,
+        )
+    ),
 }
 TORCH = (nn.Softmax, nn.LogSoftmax, nn.Softmax2d, nn.MultiheadAttention)
 PEER = ("sparsemax", "entmax15", "entmax_bisect", "sparsemax_bisect", "normmax_bisect", "budget_bisect")

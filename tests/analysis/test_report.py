@@ -641,7 +641,7 @@ def test_one_token_no_alpha_and_a_layer_that_did_not_run(tab, tmp_path):
 
 @needs_browser
 def test_one_weight_among_millions_stays_visible(tab, tmp_path):
-    weights = torch.zeros(1, 1, 2000, 2000)
+    weights = torch.zeros(1, 2, 2000, 2000)  # a single head would use the width of the page
     weights[0, 0, 1234, 567] = 2e-5
     weights[0, 0, 1234, 1999] = 1.0
     own = Recording.from_weights([weights])

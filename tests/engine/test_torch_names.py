@@ -131,3 +131,16 @@ def test_disabled_torch_function_impl():
 def test_op_of_an_overload():
     overload = torch.ops.aten.add.Tensor
     assert modes.direct(overload) is overload._op and overload._op(torch.ones(1), torch.ones(1)).item() == 2
+
+
+@pytest.mark.parametrize("path", modes.FAST_PATHS, ids=lambda path: path.__name__)
+def test_fast_paths(path, monkeypatch):
+    """nn.MultiheadAttention and nn.TransformerEncoderLayer still call them, in eval mode and without gradients."""
+    called = []
+    monkeypatch.setattr(torch, path.__name__, lambda *given: called.append(True) or path(*given))
+    x = torch.randn(2, 3, 8)
+    layer = torch.nn.TransformerEncoderLayer(8, 2, 8, batch_first=True).eval()
+    with torch.no_grad():
+        layer.self_attn(x, x, x)
+        layer(x)
+    assert called

@@ -139,13 +139,14 @@ def test_multilabel_is_the_loss_at_the_uniform_distribution_over_labels(name):
     x, y = normal(6, 8), (normal(6, 8, seed=1) > 0.3).long()
     y[2] = 0
     q = y / y.sum(-1, keepdim=True).clamp(min=1).double()
-    each = parsimax.fenchel_young_loss(x, q, name, reduction="none")
+    own = {"normmax": {"alpha": 2.0}, "sparsegen": {"lam": 0.25}}.get(name, {})
+    each = parsimax.fenchel_young_loss(x, q, name, reduction="none", **own)
     each[2] = 0
-    ours, skipped = parsimax.multilabel_loss(x, y, name, reduction="none", return_skipped=True)
+    ours, skipped = parsimax.multilabel_loss(x, y, name, reduction="none", return_skipped=True, **own)
     torch.testing.assert_close(ours, each, rtol=0, atol=1e-12)
     assert skipped == 1
-    torch.testing.assert_close(parsimax.multilabel_loss(x, y.bool(), name), each.sum() / 5, rtol=0, atol=1e-12)
-    (g,) = gradient(lambda t: parsimax.multilabel_loss(t, y, name), x)
+    torch.testing.assert_close(parsimax.multilabel_loss(x, y.bool(), name, **own), each.sum() / 5, rtol=0, atol=1e-12)
+    (g,) = gradient(lambda t: parsimax.multilabel_loss(t, y, name, **own), x)
     assert (g[2] == 0).all() and g.isfinite().all()
 
 

@@ -192,7 +192,6 @@ def test_info(capsys):
     assert cli.main(["info"]) == 0
     text = capsys.readouterr().out
     assert torch.__version__ in text and "there is no C++ kernel for normmax" in text
-    for room in (parsimax.mappings, parsimax.losses):
-        for name in filter(str.islower, room.__all__):
-            assert f"\n{name} " in text
+    for name in (*parsimax.mappings.REGISTRY, *filter(str.islower, parsimax.losses.__all__)):
+        assert f"\n{name} " in text
     assert "\nentmax_attention " in text

@@ -40,6 +40,9 @@ _backward_pass: Callable[[], int] = torch._C._current_graph_task_id
 # What a tensor class has that leaves torch's functions as they are; __torch_function__ is the protocol, this its "no".
 _NO_TORCH_FUNCTION: Any = torch._C._disabled_torch_function_impl
 
+# By what nn.MultiheadAttention and nn.TransformerEncoderLayer compute softmax in eval mode: verify looks out for them.
+FAST_PATHS: tuple[Any, Any] = (torch._native_multi_head_attention, torch._transformer_encoder_layer_fwd)
+
 PLAIN = (Tensor, torch.nn.Parameter)
 _BUILT, _DTYPES = backends.CPU.problem is None, backends.CPU.dtypes  # for quick()
 TRACEABLE = (*PLAIN, FakeTensor)

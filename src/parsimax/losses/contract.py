@@ -95,7 +95,7 @@ def check_targets(target: Tensor, classes: int, ignore_index: int, where: str) -
 
 def check_no_weight(alpha: object, classes: int, name: str, where: str) -> None:
     """The third argument of ``F.cross_entropy`` is the class weights, which must not be taken for α."""
-    if isinstance(alpha, Tensor) and tuple(alpha.shape) == (classes,):
+    if isinstance(alpha, Tensor) and alpha.dim() == 1 and alpha.shape[0] == classes:
         raise TypeError(
             f"{where}: the third argument is alpha, and a tensor of shape ({classes},) has one number per class; pass "
             f"class weights as {name}=…, and an alpha that all classes share as a number or without that dimension"

@@ -14,11 +14,15 @@ from .runs import Run
 
 
 class Metrics(Logger):
-    """``metrics.csv``: a row for each time something was logged. Rows of steps that are done again are dropped."""
+    """``metrics.csv``: a row for each time something was logged.
 
-    def __init__(self, run: Run, resumed_from: int | None) -> None:
+    Rows of steps that are done again are dropped, and so is what Lightning logs of the step at which it was told to
+    stop: a run that was not stopped has no such row.
+    """
+
+    def __init__(self, run: Run, resumed_from: int | None, every: int) -> None:
         super().__init__()
-        self.path = run.metrics
+        self.path, self.every = run.metrics, every
         before = run.rows() if resumed_from is not None else []
         self.rows: list[dict[str, Any]] = [row for row in before if int(row["step"]) < (resumed_from or 0)]
 
@@ -36,7 +40,8 @@ class Metrics(Logger):
     @rank_zero_only
     def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
         values = {name: f"{value:.6g}" for name, value in metrics.items() if name != "epoch"}
-        if values:
+        stopped = "train/loss" in values and (step is None or (step + 1) % self.every)
+        if values and not stopped:
             self.rows.append({"step": step, **values})
 
     @rank_zero_only

@@ -215,7 +215,7 @@ def fit(
 
 
 def _loggers(run: Run, settings: Train, step: int | None) -> list[Logger]:
-    own: list[Logger] = [Metrics(run, step)]
+    own: list[Logger] = [Metrics(run, step, log_every(settings))]
     return [*own, TensorBoardLogger(run.folder, "tensorboard", "")] if settings.tensorboard else own
 
 
