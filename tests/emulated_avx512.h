@@ -125,6 +125,7 @@ inline __m256i to_half(F v) {
 #define _mm512_castps512_ps256(v) emulated::load<emulated::G>(&v)
 #define _mm512_add_epi32(a, b) (__m512i)((emulated::I)(a) + (emulated::I)(b))
 #define _mm512_set1_epi32(x) (__m512i)(emulated::I{} + (x))
+#undef _mm512_setr_epi32
 #define _mm512_setr_epi32(...) (__m512i)(emulated::I{__VA_ARGS__})
 #undef _mm512_cvtps_ph
 #define _mm512_cvtps_ph(v, mode) emulated::to_half(v)

@@ -17,7 +17,7 @@ TESTS = ["kernels/test_sweep.py", "kernels/test_kernels.py"]
 
 def exits() -> list[str]:
     source = (Path(parsimax.__file__).parent / "kernels/cpu/proof.inl").read_text()
-    names = re.search(r"enum Exit \{(.*?)\}", source)
+    names = re.search(r"enum Exit \{(.*?)\}", source, re.DOTALL)
     assert names, "proof.inl no longer lists its exits as `enum Exit`"
     return [name.split("=")[0].strip() for name in names[1].split(",")]
 

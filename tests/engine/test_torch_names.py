@@ -59,6 +59,20 @@ def test_the_search_finds_them(tmp_path):
     assert private_names(HOME)
 
 
+def test_each_one_has_a_test_below():
+    """Where it stands as it does in modes.py; the fast paths have theirs by the list they are in."""
+    listed = {f"torch.{path.__name__}" for path in modes.FAST_PATHS}
+    missing = {name for name in private_names(HOME) - listed if name not in Path(__file__).read_text()}
+    assert not missing, f"no test in this file touches {missing}"
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.trace:DeprecationWarning")
+def test_is_tracing():
+    seen = []
+    torch.jit.trace(lambda x: seen.append(torch._C._is_tracing()) or x + 1, torch.zeros(2), check_trace=False)
+    assert seen == [True] and not torch._C._is_tracing()
+
+
 def test_are_functorch_transforms_active():
     seen = []
     torch.func.vmap(lambda x: seen.append(torch._C._are_functorch_transforms_active()) or x)(torch.zeros(2))
@@ -105,6 +119,13 @@ def test_fake_tensor():
     with FakeTensorMode() as mode:
         fake = mode.from_tensor(torch.zeros(2))
         assert type(fake) is FakeTensor and not modes.is_plain(fake)
+
+
+def test_is_any_autocast_enabled():
+    assert not torch._C._is_any_autocast_enabled()
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch._C._is_any_autocast_enabled()
+        assert not modes.quick(torch.zeros(2), -1)
 
 
 def test_auto_dispatch_below_autograd():

@@ -43,6 +43,8 @@ CALLS = {
     "normmax": ("normmax", (X,), {"alpha": 2.0}),
     "tsoftmax": ("tsoftmax", (X,), {"t": 1.0}),
     "sparsegen": ("sparsegen", (X,), {"lam": 0.2}),
+    "sigsoftmax": ("sigsoftmax", (X,), {}),
+    "sparsehourglass": ("sparsehourglass", (X,), {"q": 1.0}),
     "support": ("support", (X,), {"max_size": 5}),
     "sparsemax_loss": ("sparsemax_loss", (X, Y), {}),
     "entmax15_loss, smoothed": ("entmax15_loss", (X, Y), {"label_smoothing": 0.1}),
@@ -240,6 +242,52 @@ def test_info_lists_every_function_with_a_choice_and_no_other():
     assert with_kernels == {*backends.CPU.serves, "attention"}
     assert {"normmax", "multilabel_loss"} <= {name for name, chosen in rows.items() if chosen == "torch"}
     assert "set_step" not in rows and "replace_attention" not in rows
+
+
+def test_the_grid_has_every_function_with_a_choice():
+    assert {*info._samples()} <= {function for function, _, _ in CALLS.values()}
+
+
+@pytest.fixture
+def second(monkeypatch):
+    """A back end of another device, declared as CONTRIBUTING says."""
+
+    def declare(problem):
+        added = backends.Backend(
+            "gpu", "GPU kernels", "cuda", (torch.float32,), problem, {"sparsemax": (), "normmax": ()}
+        )
+        monkeypatch.setitem(backends.BACKENDS, "gpu", added)
+        monkeypatch.setattr(dispatch, "CHOICES", ("auto", *backends.BACKENDS, "torch"))
+
+    return declare
+
+
+def test_kernels_of_another_device_are_not_replaced_by_these(second, counted):
+    """Small tensors on the CPU take a shortcut, which must not pass by who asked for another back end."""
+    second(None)
+    with parsimax.use_kernels("gpu"):
+        for function in (
+            parsimax.softmax,
+            parsimax.sparsemax,
+            parsimax.entmax15,
+            parsimax.entmax,
+            parsimax.entmax_loss,
+        ):
+            with pytest.raises(RuntimeError, match="GPU kernels were asked for, but a tensor is on cpu"):
+                function(*((X, Y) if function is parsimax.entmax_loss else (X,)))
+    assert not counted
+    parsimax.sparsemax(X)
+    assert counted
+    assert "gpu: not used: a tensor is on cpu, the GPU kernels run on cuda" in parsimax.explain("sparsemax", X)
+    assert "gpu: a tensor is on cpu" in info.text()
+
+
+def test_a_machine_without_a_device_is_not_told_to_miss_its_kernels(second, monkeypatch):
+    """Warnings are errors here."""
+    second("there is no GPU")
+    monkeypatch.setattr(dispatch._state, "told", False)
+    parsimax.normmax(X, 2.0)  # no C++ kernel: it is asked whether the GPU has one
+    assert not dispatch._state.told
 
 
 def test_every_condition_belongs_to_a_kernel():

@@ -105,9 +105,10 @@ def run(copied, *arguments):
 
 
 def test_it_is_exported_a_module_an_option_of_attention_and_of_recipes(copied):
-    lines = run(copied, "-c", USE).splitlines()
-    assert any(line.startswith("model.encoder.mapping=") and "hillmax" in line for line in lines)
-    assert any(line.startswith("model.encoder.width=2 ") for line in lines)
+    text = run(copied, "-c", USE)
+    choices = text.partition("\nmodel.encoder.mapping=")[2].partition("\nmodel.")[0]
+    assert "hillmax" in choices.replace("\n", " ").split()
+    assert "\nmodel.encoder.width=2 " in text
 
 
 def test_the_docs_get_its_row(copied):

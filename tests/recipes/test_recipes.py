@@ -192,7 +192,7 @@ def test_two_processes():
         (["train", "inflection", "--resume", "x"], "takes no recipe"),
         (["train", "inflection", "--config", "sigmorfon"], "did you mean sigmorphon?"),
         (["eval", "."], "is not the folder of a run"),
-        (["config", "nothing"], "there is digits, inflection, translation"),
+        (["config", "nothing"], f"there is {', '.join(RECIPES)}"),
         (["train", "translation", "--config", "none.yaml", "steps=1"], "cannot read none.yaml"),
     ],
 )
@@ -231,9 +231,10 @@ def test_list_does_not_wait_for_torch():
 
 def test_config_offers_every_mapping_that_fits(capsys):
     assert cli.main(["config", "inflection"]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert any(line.startswith("train.seed=1 ") for line in lines)
-    offered = " ".join(line for line in lines if line.startswith("model.output."))
+    text = capsys.readouterr().out
+    assert "\ntrain.seed=1 " in text and max(map(len, text.splitlines())) <= 140
+    offered = text[text.index("\nmodel.output.mapping=") : text.index("\nsearch.")]
+    assert "model.output.lam=0.25 " in offered and "number ≤ 1 | learned" in offered
     fitting = [entry for entry in REGISTRY.values() if entry.total == 1]
     assert len(fitting) == len(REGISTRY) - 1 and "budget" not in offered
     for entry in fitting:

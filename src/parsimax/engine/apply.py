@@ -62,11 +62,13 @@ def apply(
     out = dtype or softmax_dtype(scores)
     if x.shape[dim] == 0:
         return _nothing(x, values, dim, out)
-    domains = tuple((p.domain, fallback(p.domain)) for p in parameters)
-    rows = x.movedim(dim, -1)
+    last = dim == x.dim() - 1  # on a tiny tensor a view that changes nothing costs as much as the kernel
+    rows = x if last else x.movedim(dim, -1)
     if kernels_serve(where, rows, *values, **options) and kernel is not None:
         run = kernel.operator if torch.compiler.is_compiling() else kernel
-        return run(rows.to(out), *values).movedim(-1, dim)
+        p = run(rows if rows.dtype == out else rows.to(out), *values)
+        return p if last else p.movedim(-1, dim)
+    domains = tuple((p.domain, fallback(p.domain)) for p in parameters)
     rule = kernel.rule if kernel is not None and kernel.rule_from_output else None
     p = evaluate(partial(_on_rows, formula, domains), rows, *values, width=rows.shape[-1], dtype=out, rule=rule)
     return p.movedim(-1, dim)

@@ -174,7 +174,8 @@ def served(request: Request) -> bool:
             return True
         if asked != "auto":
             raise RuntimeError(f"{request.name}: the {backend.title} were asked for, but {'; '.join(reasons)}")
-        if backend.problem is not None and not _state.told and request.name in backend.serves:
+        missed = backend.problem is not None and request.name in backend.serves
+        if missed and not _state.told and all(t.device.type == backend.device for t in request.tensors):
             _state.told = True
             warnings.warn(f"parsimax runs in plain torch, which is slower: {backend.problem}", stacklevel=4)
     return False

@@ -86,19 +86,22 @@ def check_class_weight(weight: Tensor | None, classes: int, where: str) -> None:
 
 def check_targets(target: Tensor, classes: int, ignore_index: int, where: str) -> None:
     """Values are only read where that costs nothing: on the CPU, outside of compiled and transformed code."""
-    if target.device.type != "cpu" or not is_plain(target):
+    if target.device.type != "cpu" or not is_plain(target) or target.numel() == 0:
+        return
+    least, most = target.aminmax()
+    if least.item() >= 0 and most.item() < classes:
         return
     bad = ((target < 0) | (target >= classes)) & (target != ignore_index)
     if bad.any():
         raise IndexError(f"{where}: target {target[bad][0].item()} is out of bounds for {classes} classes")
 
 
-def check_no_weight(alpha: object, classes: int, name: str, where: str) -> None:
+def check_no_weight(alpha: object, classes: int, name: str, where: str, place: str = "third") -> None:
     """The third argument of ``F.cross_entropy`` is the class weights, which must not be taken for α."""
     if isinstance(alpha, Tensor) and alpha.dim() == 1 and alpha.shape[0] == classes:
         raise TypeError(
-            f"{where}: the third argument is alpha, and a tensor of shape ({classes},) has one number per class; pass "
-            f"class weights as {name}=…, and an alpha that all classes share as a number or without that dimension"
+            f"{where}: the {place} argument is alpha, and a tensor of shape ({classes},) has one number per class; "
+            f"pass class weights as {name}=…, and an alpha that all classes share as a number or without that dimension"
         )
 
 
@@ -185,15 +188,15 @@ def classification_loss(bound: Bound, scores: Tensor, target: Tensor, options: O
     where = options.where
     check_scores(scores, None, where)
     dim = class_dim(scores)
-    x = scores.movedim(dim, -1)
+    x = scores if dim == scores.dim() - 1 else scores.movedim(dim, -1)
     classes = x.shape[-1]
     soft = is_soft(scores, target, where)
     if soft and options.ignore_index >= 0:
         raise ValueError(f"{where}: ignore_index goes with class indices only, got {options.ignore_index}")
     check_class_weight(options.weight, classes, where)
     work = work_dtype(scores.device)
-    weight = torch.ones(classes, dtype=work, device=scores.device) if options.weight is None else options.weight
-    weight = weight.reshape((1,) * (x.dim() - 1) + (classes,))
+    weight = torch.ones((), dtype=work, device=scores.device) if options.weight is None else options.weight
+    weight = weight.expand((1,) * (x.dim() - 1) + (classes,))
     raw = [as_tensor(p, scores, dim, where) for p in bound.parameters]
     out = loss_dtype(scores)
     run = partial(evaluate, width=1, dtype=work)

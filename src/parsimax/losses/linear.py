@@ -88,7 +88,7 @@ def linear_entmax_loss(
     lead, classes = hidden.shape[:-1], weight.shape[0]
     soft = _is_soft(target, lead, classes, where)
     check_class_weight(class_weight, classes, where)
-    check_no_weight(alpha, classes, "class_weight", where)
+    check_no_weight(alpha, classes, "class_weight", where, place="fourth")
     if class_weight is not None and class_weight.requires_grad:
         raise ValueError(f"{where}: there is no gradient by class_weight here, as in F.cross_entropy; detach it")
     bound = bind(alpha)

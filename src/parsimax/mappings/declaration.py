@@ -144,10 +144,14 @@ class MappingModule(Adjustable):
     def settings(self) -> dict[str, Any]:
         """What is passed to the function beside scores, dim and mask."""
         now = {name: self.value(name) for name in self._settings}
-        return now | {name: value for name, value in self._options.items() if value}
+        for name, value in self._options.items():
+            if value:
+                now[name] = value
+        return now
 
     def forward(self, scores: Tensor, mask: Tensor | None = None) -> Any:
-        return type(self).function(scores, dim=self.dim, mask=mask, **self.settings())
+        given = self.settings() if self._settings or self._options else {}
+        return type(self).function(scores, dim=self.dim, mask=mask, **given)
 
     def extra_repr(self) -> str:
         options = [f"{name}={short(value)}" for name, value in self._options.items() if value]

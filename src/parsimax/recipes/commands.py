@@ -10,6 +10,7 @@ import sys
 import textwrap
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from .kit.settings import SettingsError, changed, from_yaml, kind_text, leaves, 
 from .kit.show import cell, print_figures, print_table, progress
 
 NEEDED = ("lightning", "yaml")  # by every recipe
+WIDEST = 40  # column of `parsimax config`
 SHARED_RUN = "PARSIMAX_RUN"  # tells the other processes of a training which folder is theirs
 
 
@@ -35,12 +37,12 @@ def show_config(name: str) -> None:
     rows = [_row(f"{leaf.key}={shown(leaf.value)}", leaf) for leaf in leaves(entry.settings())]
     flags = [_row(f"predict {flag(leaf.key)}", leaf) for leaf in leaves(entry.about.options())]
     keys, kinds = (max(len(row[column]) for row in rows + flags) for column in (0, 1))
+    kinds = min(kinds, WIDEST)  # a choice of all mappings goes over several lines
     room = max(30, shutil.get_terminal_size((140, 24)).columns - keys - kinds - 4)
     for key, kind, text in rows + flags:
-        first, *more = textwrap.wrap(text, room)
-        print(f"{key:{keys}}  {kind:{kinds}}  {first}")
-        for line in more:
-            print(" " * (keys + kinds + 4) + line)
+        choices = textwrap.wrap(kind, kinds, break_on_hyphens=False)
+        for cells in zip_longest([key], choices, textwrap.wrap(text, room), fillvalue=""):
+            print(f"{cells[0]:{keys}}  {cells[1]:{kinds}}  {cells[2]}".rstrip())
     if configs := entry.configs():
         print(f"--config {', '.join(configs)}: settings that are shipped")
 
@@ -260,4 +262,6 @@ def need(entry: Entry) -> None:
 def _ends(low: float | None, high: float | None) -> str:
     if low is None and high is None:
         return ""
-    return f" ≥ {low:g}" if high is None else f" {low or 0:g}…{high:g}"
+    if low is None:
+        return f" ≤ {high:g}"
+    return f" ≥ {low:g}" if high is None else f" {low:g}…{high:g}"
