@@ -1,7 +1,7 @@
 """A small model of any config type that ``transformers`` knows, with random weights, and inputs that it takes.
 
 Nothing here knows a single model: sizes are recognised by how config fields are called, and what a model cannot be
-built with is put back to its default. What is left over is reported as not built, with the error.
+built or run with is put back to its default. What is left over is reported as not built, with the error.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ LENGTH = 9
 RULES: list[tuple[str, Any]] = [
     (r"(^|_)n?um_hidden_layers$|^num_layers$|^n_layers?$|^(en|de)coder_layers$|^num_(en|de)coder_layers$|^depth$", 2),
     (r"_layers$", lambda old: min(old, 2)),
-    (r"^(vocab_size|encoder_vocab_size|decoder_vocab_size)$", 99),
+    (r"^(vocab_size|encoder_vocab_size|decoder_vocab_size|vocab_size_per_layer_input)$", 99),
     (r"(^|_)(hidden_size|d_model|n_embd|embed_dim|hidden_dim|embedding_size|dim)$", 32),
     (r"attention_heads$|^n_heads?$|^num_heads$|_n_heads?$", 4),
     (r"key_value_heads$|^num_kv_heads$|^n_kv_heads$|^multi_query_group_num$", lambda old: min(old, 2)),
@@ -53,7 +53,18 @@ def build(kind: str) -> nn.Module:
     cls = next(_classes(kind), None)
     if cls is None:
         raise LookupError("no model has this config for its own")
-    config = _small_config(kind, cls)
+    problem = None
+    for config in _small_configs(kind, cls):
+        model = _made(cls, config)
+        try:
+            inputs(model)
+            return model
+        except Exception as error:  # whatever a model raises about its inputs
+            problem = problem or error
+    raise problem or LookupError("no small config was found")
+
+
+def _made(cls: Any, config: Any) -> nn.Module:
     torch.manual_seed(0)
     # experts one by one: the grouped product of torch knows no float64
     model: nn.Module = cls._from_config(config, experts_implementation="eager")
@@ -90,25 +101,28 @@ def _classes(kind: str) -> Iterator[Any]:
             yield found
 
 
-def _small_config(kind: str, cls: type) -> Any:
-    """All rules at once, or else as many as the model can be built with."""
+def _small_configs(kind: str, cls: type) -> Iterator[Any]:
+    """With all rules, with all but one, and with as many as the model can be built with."""
     config_class = transformers.models.auto.configuration_auto.CONFIG_MAPPING[kind]
     base = _plain(config_class())
     taken = list(range(len(RULES)))
-    error = _problem(cls, config_class, base, taken)
+    error, found = _problem(cls, config_class, base, taken), False
     if error is None:
-        return _shrunk(config_class, base, taken)
-    without = ([rule for rule in taken if rule != left_out] for left_out in reversed(taken))
-    for some in without:
+        yield _shrunk(config_class, base, taken)
+    for left_out in reversed(taken):
+        some = [rule for rule in taken if rule != left_out]
         if _problem(cls, config_class, base, some) is None:
-            return _shrunk(config_class, base, some)
+            found = True
+            yield _shrunk(config_class, base, some)
+    if error is None or found:
+        return
     some = []
     for rule in taken:
         if _problem(cls, config_class, base, [*some, rule]) is None:
             some.append(rule)
     if not some:
         raise error
-    return _shrunk(config_class, base, some)
+    yield _shrunk(config_class, base, some)
 
 
 def _problem(cls: type, config_class: type, base: dict[str, Any], rules: list[int]) -> Exception | None:

@@ -12,6 +12,14 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning"),
     pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning"),
 ]
+onnx = pytest.mark.filterwarnings(
+    "ignore::DeprecationWarning:onnxscript", "ignore::FutureWarning", "ignore::UserWarning"
+)
+BATCH = torch.export.Dim("batch")
+LENGTH = torch.export.Dim("length", min=4)
+KEYS = torch.export.Dim("keys", min=4)
+SMALL, NEW = (3, 7), [(5, 40), (2, 300)]  # recorded with the first, run with the others
+
 FIXED = {
     "softmax": parsimax.softmax,
     "sparsemax": parsimax.sparsemax,
@@ -26,7 +34,37 @@ FIXED = {
     "sparsegen": lambda x: parsimax.sparsegen(x, 0.3),
     "sparsehourglass": lambda x: parsimax.sparsehourglass(x, 1.0),
 }
-SIZES = [(3, 7), (5, 40), (2, 300)]  # recorded with the first
+# One parameter a row, given to the graph: it was recorded with another value.
+GIVEN = {
+    "entmax": (
+        0.3,
+        0.9,
+        1.0,
+        1 + 1e-9,
+        1 + 1e-6,
+        1.0001,
+        1.002,
+        1.1,
+        1.5,
+        1.9,
+        2.0,
+        2.0001,
+        2.1,
+        2.5,
+        3,
+        4,
+        6,
+        10,
+        30,
+        math.inf,
+    ),
+    "normmax": (1.01, 1.1, 1.5, 2, 3, 10, 100),
+    "budget_sparsemax": (0, 0.1, 0.5, 1, 1.5, 2.3, 5, 17.2, 400),
+    "tsoftmax": (0.1, 1, math.inf),
+    "rsoftmax": (0, 0.3, 0.5, 1),
+    "sparsegen": (-2, 0, 0.5, 0.9),
+    "sparsehourglass": (0.1, 1, 10),
+}
 
 
 def draw(rows, length):
@@ -37,62 +75,189 @@ def draw(rows, length):
     return x
 
 
+def structured(length):
+    """What is hard for a search: leaders over plateaus, heavy tails, ladders, ties, forbidden entries."""
+    generator = torch.Generator().manual_seed(length)
+    noise, place = torch.randn(length, generator=generator), torch.arange(length)
+    share = torch.rand(length, generator=generator).clamp(min=1e-6)
+    rows = [noise * spread for spread in (0.01, 0.3, 1, 5, 30)]
+    for gap in (1e-6, 1e-3, 0.1, 0.3, 0.5, 0.9, 1.0, 1.5, 2.0, 5.0, 12.0):
+        for leaders in (1, 2):
+            plateau = torch.where(place < leaders, 0.0, -gap)
+            rows += [plateau, plateau + 1e-4 * noise]
+    rows += [torch.zeros(length), share.log(), -1 / share, torch.tan(math.pi * (share - 0.5)), -4 * share.sqrt()]
+    rows += [-0.01 * place, -0.3 * place, -place.float().log1p(), -0.1 * place.float().log1p()]
+    rows += [-(2.0**-place), 2.0**-place, torch.where(place % 3 == 0, -math.inf, noise)]
+    return torch.stack(rows)
+
+
 class Model(torch.nn.Module):
     def __init__(self, function):
         super().__init__()
         self.function = function
 
-    def forward(self, x):
-        return self.function(x)
+    def forward(self, *given):
+        return self.function(*given)
 
 
-def assert_same(function, graph):
-    for size in SIZES:
-        x = draw(*size)
-        ours, theirs = function(x), graph(x)
-        torch.testing.assert_close(theirs, ours, rtol=0, atol=1e-5)
-        assert torch.equal(theirs == 0, ours == 0)
+def traced(function, *given):
+    with torch.no_grad():
+        graph = torch.jit.trace(Model(function), given)
+    assert "parsimax::" not in str(graph.inlined_graph)
+    return graph
+
+
+def exported(function, *given, sizes):
+    """What onnxruntime makes of it, as a function of tensors."""
+    runtime = pytest.importorskip("onnxruntime")
+    pytest.importorskip("onnxscript")
+    with torch.no_grad():
+        program = torch.onnx.export(Model(function), given, dynamo=True, dynamic_shapes=(sizes,), verbose=False)
+    domains = {node.domain for node in program.model_proto.graph.node}
+    assert domains == {""}, f"operators beside those of ONNX: {domains}"
+    session = runtime.InferenceSession(program.model_proto.SerializeToString())
+    names = [one.name for one in session.get_inputs()]
+
+    def run(*tensors):
+        given = {name: tensor.numpy() for name, tensor in zip(names, tensors, strict=True)}
+        found = [torch.from_numpy(one) for one in session.run(None, given)]
+        return found if len(found) > 1 else found[0]
+
+    return run
+
+
+def assert_same(theirs, ours, name):
+    torch.testing.assert_close(theirs, ours, rtol=0, atol=1e-5, msg=lambda text: f"{name}: {text}")
+    # What softmax and its neighbours have below the normal numbers the kernels may round to 0.
+    low = torch.finfo(ours.dtype).tiny if (ours[ours > 0] < 1e-30).any() else 0
+    assert torch.equal(theirs <= low, ours <= low), f"{name}: zeros at other places"
+
+
+def assert_same_parameters(name, graph):
+    """``graph(x, parameter)`` against the mapping, for every hard row with every parameter."""
+    for length in (5, 40, 300):
+        x, values = structured(length), torch.tensor(GIVEN[name], dtype=torch.float32)
+        rows, parameter = x.repeat(len(values), 1), values.repeat_interleave(len(x)).unsqueeze(-1)
+        assert_same(graph(rows, parameter), getattr(parsimax, name)(rows, parameter), f"{name} of {length}")
 
 
 def test_every_mapping_is_here():
-    assert set(FIXED) == set(parsimax.mappings.REGISTRY)
+    registry = parsimax.mappings.REGISTRY
+    assert set(FIXED) == set(registry)
+    assert set(GIVEN) == {name for name, entry in registry.items() if entry.setting and entry.setting.continuous}
 
 
 @pytest.mark.parametrize("name", FIXED)
 def test_trace(name):
-    with torch.no_grad():
-        traced = torch.jit.trace(Model(FIXED[name]), draw(*SIZES[0]))
-    assert "parsimax::" not in str(traced.inlined_graph)
-    assert_same(FIXED[name], traced)
+    graph = traced(FIXED[name], draw(*SMALL))
+    for size in [SMALL, *NEW]:
+        assert_same(graph(draw(*size)), FIXED[name](draw(*size)), name)
 
 
-@pytest.mark.parametrize("alpha", [0.5, 1.0, 1.1, 1.5, 1.9, 2.0])
-def test_searches_written_out_converge(alpha):
-    """20 steps are enough for every α in [0.5, 2], spread and length."""
-    with torch.no_grad():
-        traced = torch.jit.trace(Model(lambda x: parsimax.entmax(x, torch.tensor(alpha))), draw(*SIZES[0]))
-    assert_same(lambda x: parsimax.entmax(x, alpha), traced)
+@pytest.mark.parametrize("name", GIVEN)
+def test_trace_of_given_parameters(name):
+    parameter = torch.full((SMALL[0], 1), GIVEN[name][2], dtype=torch.float32)
+    assert_same_parameters(name, traced(getattr(parsimax, name), draw(*SMALL), parameter))
+
+
+@onnx
+def test_onnx():
+    """One graph of all mappings, as most of the time of an export is not that of its operators."""
+    graph = exported(
+        lambda x: tuple(function(x) for function in FIXED.values()), draw(*SMALL), sizes=({0: BATCH, 1: LENGTH},)
+    )
+    for size in [SMALL, *NEW]:
+        x = draw(*size)
+        for theirs, (name, function) in zip(graph(x), FIXED.items(), strict=True):
+            assert_same(theirs, function(x), name)
+
+
+@onnx
+def test_onnx_of_given_parameters():
+    parameters = [torch.full((SMALL[0], 1), grid[2], dtype=torch.float32) for grid in GIVEN.values()]
+    graph = exported(
+        lambda x, *given: tuple(getattr(parsimax, name)(x, one) for name, one in zip(GIVEN, given, strict=True)),
+        draw(*SMALL),
+        *parameters,
+        sizes=({0: BATCH, 1: LENGTH}, *({0: BATCH} for _ in GIVEN)),
+    )
+    for place, name in enumerate(GIVEN):
+
+        def one(x, parameter, place=place):
+            given = [torch.ones_like(parameter) / 2 for _ in GIVEN]
+            given[place] = parameter
+            return graph(x, *given)[place]
+
+        assert_same_parameters(name, one)
+
+
+LOSSES = {
+    "entmax15_loss": parsimax.entmax15_loss,
+    "sparsemax_loss": parsimax.sparsemax_loss,
+    "entmax_loss": lambda x, t: parsimax.entmax_loss(x, t, 1.3, label_smoothing=0.1, reduction="none"),
+    "normmax": lambda x, t: parsimax.fenchel_young_loss(x, t, "normmax", alpha=2.0, reduction="sum"),
+    "sparsegen": lambda x, t: parsimax.fenchel_young_loss(x, t, "sparsegen", lam=0.3, label_smoothing=0.2),
+}
+
+
+def targets(rows, classes):
+    """Scores and class indices, one of them to be ignored."""
+    generator = torch.Generator().manual_seed(classes)
+    index = torch.randint(classes, (rows,), generator=generator)
+    index[-1] = -100
+    return 2 * torch.randn(rows, classes, generator=generator), index
+
+
+def every_loss(x, t):
+    return tuple(loss(x, t) for loss in LOSSES.values())
+
+
+def assert_same_losses(graph):
+    for size in NEW:
+        for theirs, (name, loss) in zip(graph(*targets(*size)), LOSSES.items(), strict=True):
+            torch.testing.assert_close(
+                theirs, loss(*targets(*size)), rtol=1e-5, atol=1e-5, msg=lambda m, n=name: f"{n}: {m}"
+            )
+
+
+def test_trace_of_losses():
+    assert_same_losses(traced(every_loss, *targets(*SMALL)))
+
+
+@onnx
+def test_onnx_of_losses():
+    assert_same_losses(exported(every_loss, *targets(*SMALL), sizes=({0: BATCH, 1: LENGTH}, {0: BATCH})))
+
+
+def attend(q, k, v, mask):
+    """α fixed, masked; one α a head, above 2 too; causal, of the queries alone."""
+    alpha = torch.tensor([1.0, 1.3, 3.0]).view(3, 1, 1)
+    return (
+        parsimax.entmax_attention(q, k, v, mask),
+        parsimax.entmax_attention(q, k, v, alpha=alpha),
+        parsimax.entmax_attention(q, q, q, alpha=1.3, is_causal=True),
+        parsimax.attention(q, k, v, mask, mapping="rsoftmax", rate=0.5),
+        parsimax.attention(q, k[:, :1], v[:, :1], mapping="sparsemax", enable_gqa=True),
+    )
+
+
+def sequences(batch, queries, keys):
+    generator = torch.Generator().manual_seed(keys)
+    q, k, v = (torch.randn(batch, 3, n, 8, generator=generator) for n in (queries, keys, keys))
+    return q, k, v, torch.rand(batch, 1, queries, keys, generator=generator) > 0.3
+
+
+def assert_same_attention(graph):
+    for size in [(4, 9, 13), (2, 31, 6)]:
+        for theirs, ours in zip(graph(*sequences(*size)), attend(*sequences(*size)), strict=True):
+            torch.testing.assert_close(theirs, ours, rtol=0, atol=1e-5)
 
 
 def test_trace_of_attention():
-    def attend(q):
-        return parsimax.entmax_attention(q, q, q, is_causal=True)
-
-    with torch.no_grad():
-        traced = torch.jit.trace(Model(attend), torch.randn(2, 4, 8))
-    q = torch.randn(3, 6, 8)
-    torch.testing.assert_close(traced(q[:, :4]), attend(q[:, :4]), rtol=0, atol=1e-5)
+    assert_same_attention(traced(attend, *sequences(2, 5, 7)))
 
 
-@pytest.mark.parametrize("name", ["sparsemax", "entmax15"])
-@pytest.mark.filterwarnings("ignore::DeprecationWarning:onnxscript", "ignore::FutureWarning", "ignore::UserWarning")
-def test_onnx(name):
-    runtime = pytest.importorskip("onnxruntime")
-    pytest.importorskip("onnxscript")
-    sizes = {0: torch.export.Dim("batch"), 1: torch.export.Dim("length", min=4)}
-    program = torch.onnx.export(
-        Model(FIXED[name]), (draw(*SIZES[0]),), dynamo=True, dynamic_shapes=(sizes,), verbose=False
-    )
-    session = runtime.InferenceSession(program.model_proto.SerializeToString())
-    (given,) = session.get_inputs()
-    assert_same(FIXED[name], lambda x: torch.from_numpy(session.run(None, {given.name: x.numpy()})[0]))
+@onnx
+def test_onnx_of_attention():
+    sizes = ({0: BATCH, 2: LENGTH}, {0: BATCH, 2: KEYS}, {0: BATCH, 2: KEYS}, {0: BATCH, 2: LENGTH, 3: KEYS})
+    assert_same_attention(exported(attend, *sequences(2, 5, 7), sizes=sizes))

@@ -45,6 +45,9 @@ _NO_TORCH_FUNCTION: Any = torch._C._disabled_torch_function_impl
 # By what nn.MultiheadAttention and nn.TransformerEncoderLayer compute softmax in eval mode: verify looks out for them.
 FAST_PATHS: tuple[Any, Any] = (torch._native_multi_head_attention, torch._transformer_encoder_layer_fwd)
 
+# torch.onnx.export translates torch.while_loop; that of 2.10 fails on some graphs (pytorch issue 192040).
+_ONNX_HAS_LOOPS = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 13)
+
 PLAIN = (Tensor, torch.nn.Parameter)
 _BUILT, _DTYPES, _QUICK = backends.CPU.problem is None, backends.CPU.dtypes, ("auto", backends.CPU.name)  # for quick()
 TRACEABLE = (*PLAIN, FakeTensor)
@@ -63,6 +66,11 @@ def transformed() -> bool:
 def leaves_the_library() -> bool:
     """The graph that is being recorded must run where parsimax is not: torch.jit.trace and torch.onnx.export."""
     return _is_tracing() or torch.onnx.is_in_onnx_export()
+
+
+def can_hold_a_loop() -> bool:
+    """Whether the graph that is being recorded may have a loop that stops by what it has found: one of ONNX may."""
+    return not _is_tracing() and torch.onnx.is_in_onnx_export() and _ONNX_HAS_LOOPS
 
 
 def is_plain(*tensors: Tensor) -> bool:

@@ -4,8 +4,8 @@ A search loops until it has converged, so its length depends on the values. It i
 shape rule and a batching rule, and it is only ever called on detached scores: derivatives come from the closed form
 that uses its answer.
 
-A graph that must run without this library (``torch.onnx.export``, ``torch.jit.trace``) holds the search itself, written
-out: a formula with a sort where there is one, or else so many steps that every row has converged.
+A graph that must run without this library holds the search itself: a formula with a sort where there is one, or else
+the loop, which ONNX has, or so many steps of it that every row has converged (``torch.jit.trace``, which has none).
 """
 
 from __future__ import annotations
@@ -18,22 +18,41 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .modes import can_hold_a_loop
+
 MAX_STEPS = 400  # far above what bisection to the last bit needs: only a safeguard against an endless loop
-WRITTEN_OUT = 20  # steps in a graph, in which no step can be the last
+WRITTEN_OUT = 96  # steps in a graph without loops, in which none can stop; rows that are hard for entmax take up to 77
 LONG = 2048  # below this length a look at the whole row costs less than gathering from it
 
 
 _written_out: ContextVar[bool] = ContextVar("written_out", default=False)
 
 
-def steps() -> range:
-    """So many steps a search may take."""
-    return range(WRITTEN_OUT if _written_out.get() else MAX_STEPS)
+def repeat(step: Callable[..., tuple[Tensor, ...]], *state: Tensor) -> tuple[Tensor, ...]:
+    """``step(*state) -> (*state, done)`` again and again, until all rows are done."""
+    if _written_out.get() and can_hold_a_loop():
+        return _loop(step, state)
+    for _ in range(WRITTEN_OUT if _written_out.get() else MAX_STEPS):
+        *state, done = step(*state)  # type: ignore[assignment]
+        if not _written_out.get() and bool(done.all()):
+            break
+    return tuple(state)
 
 
-def finished(done: Tensor) -> bool:
-    """Whether all rows are done; a search that is being written out never asks."""
-    return not _written_out.get() and bool(done.all())
+def _loop(step: Callable[..., tuple[Tensor, ...]], state: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    """The same as one node of a graph."""
+
+    def goes_on(count: Tensor, busy: Tensor, *state: Tensor) -> Tensor:
+        return busy & (count < MAX_STEPS)
+
+    def body(count: Tensor, busy: Tensor, *state: Tensor) -> tuple[Tensor, ...]:
+        *new, done = step(*state)
+        return (count + 1, ~done.all(), *new)
+
+    device = state[0].device
+    begin = (torch.zeros((), dtype=torch.long, device=device), torch.ones((), dtype=torch.bool, device=device))
+    found: tuple[Tensor, ...] = torch.while_loop(goes_on, body, (*begin, *state))
+    return found[2:]
 
 
 def log_length(z: Tensor) -> float | Tensor:
@@ -74,6 +93,9 @@ class Search:
         """The search in ordinary operators that look at no value."""
         if self.formula is not None:
             return self.formula(*args)
+        z, *rest = args
+        # A parameter for each row: torch.while_loop takes a size of 1 for one that may change.
+        args = (z, *(torch.zeros_like(z[..., :1]) + parameter for parameter in rest))
         before = _written_out.set(True)
         try:
             return self.run(*args)
@@ -91,13 +113,12 @@ def search(width: int = 1, formula: Callable[..., Tensor] | None = None) -> Call
 
 def ascend(step: Callable[[Tensor], Tensor], start: Tensor, tolerance: float) -> Tensor:
     """Newton from below on a convex decreasing function: every step goes up and none passes the root."""
-    at = start
-    for _ in steps():
+
+    def next_(at: Tensor) -> tuple[Tensor, Tensor]:
         delta = step(at).clamp(min=0)
-        at = at + delta
-        if finished(~(delta > tolerance)):
-            break
-    return at
+        return at + delta, ~(delta > tolerance)
+
+    return repeat(next_, start)[0]
 
 
 def narrowed(

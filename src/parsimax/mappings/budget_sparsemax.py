@@ -12,7 +12,7 @@ from ..engine.arguments import Interval
 from ..engine.chunked import Solve
 from ..engine.fused import RowKernel
 from ..engine.operators import define
-from ..engine.search import above, best, finished, search, steps
+from ..engine.search import above, best, repeat, search
 from ..kernels.schemas import like
 from ..parameters import Setting
 from .declaration import MappingModule
@@ -36,8 +36,8 @@ def budget_root(z: Tensor, budget: Tensor) -> Tensor:
     near = z - pivot
     near = above(near, -1)  # the others get 0 for any d
     low, high = torch.full_like(pivot, -1), torch.zeros_like(pivot)
-    d, last = (low + high) / 2, torch.full_like(low, math.inf)
-    for _ in steps():
+
+    def step(d: Tensor, low: Tensor, high: Tensor, last: Tensor) -> tuple[Tensor, ...]:
         share = (near - d).clamp(0, 1)
         over = share.sum(-1, keepdim=True) - budget
         low, high = torch.where(over >= 0, d, low), torch.where(over <= 0, d, high)
@@ -45,11 +45,10 @@ def budget_root(z: Tensor, budget: Tensor) -> Tensor:
         to = d + over / between
         slow = over.abs() > last / 2
         to = torch.where((to >= low) & (to <= high) & ~slow, to, (low + high) / 2)
-        last = over.abs()
         done = (over.abs() <= 1e-14 * (1 + budget)) | (to == d) | (high - low < 1e-16) | over.isnan()
-        d = torch.where(done, d, to)
-        if finished(done):
-            break
+        return torch.where(done, d, to), low, high, over.abs(), done
+
+    d = repeat(step, (low + high) / 2, low, high, torch.full_like(low, math.inf))[0]
     d = torch.where(budget >= size, -math.inf, torch.where(budget > 0, d, math.inf))
     return torch.cat([pivot, d], -1)
 

@@ -22,7 +22,7 @@ from ..engine.chunked import Formula, Solve, Traced
 from ..engine.fused import RowKernel
 from ..engine.modes import quick
 from ..engine.operators import define
-from ..engine.search import finished, log_length, narrowed, search, steps
+from ..engine.search import log_length, narrowed, repeat, search
 from ..kernels.schemas import like
 from ..parameters import Setting
 from .declaration import MappingModule
@@ -52,13 +52,11 @@ def entmax_root(z: Tensor, alpha: Tensor) -> Tensor:
     """
     beta = alpha - 1
     some = torch.where(beta == 0, 1, beta)
-    z = z.clamp(min=-1e300)
+    z = z.clamp(min=-1e38)  # entries below do not move w; a graph of ONNX holds no larger constant
     least = torch.zeros_like(z[..., :1] + beta) - log_length(z)
 
     def find(z: Tensor, start: Tensor) -> Tensor:
-        low, high, w = least, torch.zeros_like(least), start[..., :1]
-        last = torch.full_like(least, math.inf)
-        for _ in steps():
+        def step(w: Tensor, other: Tensor, low: Tensor, high: Tensor, last: Tensor) -> tuple[Tensor, ...]:
             y = _scaled(z, beta, w)
             x = beta * y
             r = torch.where(x > -1, torch.where(beta == 0, y, x.clamp(min=-1).log1p() / some).exp(), 0)
@@ -70,15 +68,16 @@ def entmax_root(z: Tensor, alpha: Tensor) -> Tensor:
             to = w + step
             slow = (beta > 1) & (log_sum.abs() > last / 2)
             inside = (to >= low) & (to <= high) & ~slow
-            exact = torch.where(beta <= 1, step.abs() < 1e-9, log_sum.abs() < 1e-14)
+            exact = ((beta <= 1) & (step.abs() < 1e-9)) | ((beta > 1) & (log_sum.abs() < 1e-14))
             narrow = (high - low) <= torch.maximum(3e-16 * high.abs(), 1e-17 / beta.clamp(min=1))
-            done = exact | narrow | log_sum.isnan()
             to = torch.where(inside | exact, to, (low + high) / 2)
             w = torch.where(exact & (beta > 1), w, torch.where(narrow & ~exact, high, to))
-            last = log_sum.abs()
-            if finished(done):
-                break
-        return torch.cat([w, torch.where(narrow & ~exact, low, w)], -1)
+            other = torch.where(narrow & ~exact, low, w)
+            return w, other, low, high, log_sum.abs(), exact | narrow | log_sum.isnan()
+
+        w = start[..., :1]
+        state = (w, w.clone(), least, torch.zeros_like(least), torch.full_like(least, math.inf))
+        return torch.cat(repeat(step, *state)[:2], -1)
 
     def edge(bracket: Tensor) -> Tensor:
         # A little lower: rounded otherwise than x > -1 above, it must not leave out an entry that lies just on it.
