@@ -1,7 +1,7 @@
 """Trains a tiny run again and again, each time killed, until it ends; then its weights must be those of one left alone.
 
-    python tests/killer.py random 50     # kill -9 at random times, a third of them inside a write of a checkpoint
-    python tests/killer.py power 20      # power cuts: what was not synced is lost
+    python tests/killer.py random 50 [RECIPE]   # kill -9 at random times, a third inside a write of a checkpoint
+    python tests/killer.py power 20 [RECIPE]    # power cuts: what was not synced is lost
 
 The trainings are forks of this process, which has imported everything: a kill costs no start.
 """
@@ -19,10 +19,15 @@ import torch
 
 torch.set_num_threads(1)
 from parsimax import cli  # noqa: E402
-from parsimax.recipes.digits import images, recipe  # noqa: E402, F401
+from parsimax.recipes import find  # noqa: E402
 from parsimax.recipes.kit import checkpoints, durable, training  # noqa: E402, F401
 
-WORDS = ["digits", "width=8", "steps=60", "eval_every=3", "tensorboard=false"]
+SIZES = {
+    "digits": ["width=8", "steps=60", "eval_every=3"],
+    "inflection": ["width=8", "layers=1", "steps=12", "eval_every=2", "batch_tokens=64", "beam=1", "longest=3"],
+    "translation": ["width=8", "heads=2", "layers=1", "steps=12", "eval_every=2", "batch_tokens=64", "beam=1"],
+}
+SEARCH = {"inflection": ["exact_budget=0"], "translation": ["exact_budget=0", "search.longest=3"]}
 
 
 def in_fork(action, *arguments):
@@ -41,8 +46,10 @@ def in_fork(action, *arguments):
 
 
 def command(run):
+    name = run.parent.name
+    words = [name, *SIZES[name], *SEARCH.get(name, []), "tensorboard=false"]
     begun = (run / "run.json").exists()
-    return cli.main(["train", "--resume", str(run)] if begun else ["train", *WORDS, "--run", str(run)])
+    return cli.main(["train", "--resume", str(run)] if begun else ["train", *words, "--run", str(run)])
 
 
 def ended(child):
@@ -88,13 +95,19 @@ def losing_power(run, chance):
     """The training, in which after some renames all is lost that was not synced, and the process too."""
     left = chance.randrange(1, 30)
     synced, undo = set(), {}  # files whose content is on the disk; by folder, how to take back renames
-    fsync, replace = os.fsync, os.replace
+    made = {}  # by folder, the folders that were made in it
+    fsync, replace, mkdir = os.fsync, os.replace, os.mkdir
 
     def safe(number):
         fsync(number)
         found = os.fstat(number)
         synced.add((found.st_ino, found.st_mtime_ns))
         undo.pop(found.st_ino, None)  # of a folder: its names are on the disk
+        made.pop(found.st_ino, None)
+
+    def make(path, *mode):
+        mkdir(path, *mode)
+        made.setdefault(os.stat(Path(path).parent).st_ino, []).append(path)
 
     def named(source, target):
         nonlocal left
@@ -110,16 +123,20 @@ def losing_power(run, chance):
                 for path, old, new in reversed(renames):
                     some = chance.choice((old, new))  # a rename that was not synced may have happened, or not
                     path.unlink() if some is None else path.write_bytes(some)
+            for path in [path for paths in made.values() for path in paths]:
+                shutil.rmtree(path)
             os.kill(os.getpid(), signal.SIGKILL)
 
-    os.fsync, os.replace = safe, named
+    os.fsync, os.replace, os.mkdir = safe, named, make
     return command(run)
 
 
-def main(how, kills):
-    folder = Path(tempfile.mkdtemp(dir=os.getcwd()))
+def main(how, kills, name="digits"):
+    place = Path(tempfile.mkdtemp(dir=os.getcwd()))
+    folder = place / name
+    folder.mkdir()
     chance = random.Random(int(os.environ.get("PARSIMAX_SEED", time.time_ns() % 1000)))
-    images.splits()
+    find(name).recipe()  # imported here, not in every fork
     began = time.monotonic()
     assert ended(in_fork(command, folder / "whole")) == 0, "the run that is left alone"
     seconds = time.monotonic() - began
@@ -147,9 +164,9 @@ def main(how, kills):
         one, other = (checkpoints.weights(path / "checkpoints" / "last.ckpt") for path in (folder / "whole", run))
         if one.keys() != other.keys() or not all(torch.equal(one[name], other[name]) for name in one):
             sys.exit(f"{run}: other bits than the run that was left alone")
-    print(f"{killed} kills, {number} runs, same bits in the end, {time.monotonic() - began:.0f} s")
-    shutil.rmtree(folder)
+    print(f"{name}: {killed} kills, {number} runs, same bits in the end, {time.monotonic() - began:.0f} s")
+    shutil.rmtree(place)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]))
+    main(sys.argv[1], int(sys.argv[2]), *sys.argv[3:])

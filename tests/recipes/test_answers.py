@@ -1,8 +1,10 @@
 """Answers to streams of queries: at once, in order, and one that fails marked in its place."""
 
+import gzip
 import json
 import os
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
@@ -70,6 +72,46 @@ def test_records():
     assert "did you mean frist?" in errors[2]["error"] and "must be integer" in errors[3]["error"]
 
 
+def test_a_cell_too_large_for_csv_is_marked():
+    found = asked([b"first\n", b"1" * 200_000 + b"\n", b"4\n"], "csv")
+    assert [answer.failed for answer in found] == [True, False] and found[1].lines == ("4",)
+    assert found[0].lines[0].startswith("#ERROR line 2: not CSV: field larger than")
+
+
+def test_no_line_is_taken_for_a_header_that_cannot_be_read():
+    for header in (b"fir\xffst\n", b"\n"):
+        found = asked([header, b"1\n", b"2\n"], "csv")
+        assert all(answer.failed for answer in found) and "header" in found[-1].lines[0]
+        assert len(found) == (3 if header.strip() else 2)
+
+
+class Torn:
+    """A file whose disk fails after a line."""
+
+    def __iter__(self):
+        yield b"1\n"
+        raise OSError(5, "Input/output error")
+
+
+def test_what_fails_in_reading_is_raised_after_the_lines_before_it():
+    groups = arriving(Torn())
+    assert next(groups) == [b"1\n"]
+    with pytest.raises(OSError, match="Input/output error"):
+        next(groups)
+
+
+def test_a_packed_file_is_unpacked_and_its_damage_named(tmp_path):
+    path = tmp_path / "a.csv.gz"
+    path.write_bytes(gzip.compress(b"first\n1\n" + os.urandom(9999).hex().encode()))
+    assert inputs.form_of(path) == "csv"
+    assert next(inputs.lines_of(path)) == b"first\n"
+    path.write_bytes(path.read_bytes()[:-50])
+    with pytest.raises(RuntimeError, match=r"a\.csv\.gz to its end"):
+        list(inputs.lines_of(path))
+    with pytest.raises(RuntimeError, match=r"cannot read .*nothing: No such file"):
+        list(inputs.lines_of(tmp_path / "nothing"))
+
+
 def test_a_line_does_not_wait_for_the_next():
     read, write = os.pipe()
     with os.fdopen(read, "rb") as source, os.fdopen(write, "wb", buffering=0) as sink:
@@ -89,6 +131,8 @@ def test_groups_are_not_larger_than_asked():
     assert sum(map(len, groups)) == 1000 and max(map(len, groups)) <= 256
 
 
-@pytest.mark.parametrize("name, form", [("a.csv", "csv"), ("a.jsonl", "jsonl")])
+@pytest.mark.parametrize(
+    "name, form", [("a.csv", "csv"), ("a.b.jsonl", "jsonl"), ("csv", "text"), ("x-test.gz", "text")]
+)
 def test_the_ending_says_the_format(name, form):
-    assert inputs.FORMS[f".{name.partition('.')[2]}"] == form
+    assert inputs.form_of(Path(name)) == form

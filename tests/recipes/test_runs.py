@@ -1,5 +1,6 @@
 """Runs that nothing can break: kills, full disks, power cuts, damaged and hostile files, two writers, other data."""
 
+import contextlib
 import errno
 import json
 import math
@@ -96,6 +97,33 @@ def test_without_any_checkpoint_nothing_begins_anew(run, capsys):
     assert run.metrics.read_bytes() == metrics
 
 
+def test_killed_before_the_first_checkpoint_it_begins_again(run, whole, capsys):
+    """The figures of the first validation are on the disk before its checkpoint is."""
+    for path in run.last.parent.iterdir():
+        path.unlink()
+    head, *rows = run.metrics.read_text().splitlines()
+    first = next(number for number, row in enumerate(rows, 1) if row.startswith("4,") or row.startswith("7,"))
+    run.metrics.write_text("\n".join([head, *rows[: first - 1]]) + "\n")
+    assert cli.main(["train", "--resume", "run"]) == 0
+    assert "begins again" in capsys.readouterr().out
+    assert same(weights("run"), weights(whole))
+
+
+@pytest.mark.parametrize("place", range(0, 100, 7))
+def test_a_flipped_byte_is_told_or_changes_nothing(place, run):
+    """Anywhere in the file: headers and names of the archive too, which no checksum of a part covers."""
+    content = bytearray(run.last.read_bytes())
+    right = weights("run")
+    content[place * len(content) // 100 + place] ^= 0x10
+    run.last.write_bytes(content)
+    try:
+        found = weights("run")
+    except SettingsError as error:
+        assert "last.ckpt" in str(error)
+    else:
+        assert same(found, right)
+
+
 def test_the_previous_checkpoint_is_kept(run):
     assert (step(run.previous), step(run.last)) == (8, 12)
 
@@ -107,10 +135,11 @@ def killer(*words, **more):
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")
-def test_killed_again_and_again(tmp_path):
+@pytest.mark.parametrize("name, kills", [("digits", 8), ("inflection", 2), ("translation", 2)])
+def test_killed_again_and_again(name, kills, tmp_path):
     """As many kills as PARSIMAX_KILLS says, at random times and inside writes; TMPDIR on another file system."""
     elsewhere = "/dev/shm" if os.access("/dev/shm", os.W_OK) else str(tmp_path)
-    done = killer("random", os.environ.get("PARSIMAX_KILLS", "8"), TMPDIR=elsewhere)
+    done = killer("random", os.environ.get("PARSIMAX_KILLS", kills), name, TMPDIR=elsewhere)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "same bits" in done.stdout
 
@@ -142,7 +171,7 @@ def test_a_full_disk_loses_nothing(run, whole, capsys, monkeypatch):
 
 
 @pytest.mark.skipif(os.name != "posix" or not hasattr(os, "geteuid") or os.geteuid() != 0, reason="mounts")
-def test_a_small_file_system(tmp_path, capsys):
+def test_a_small_file_system(tmp_path, run, capsys):
     """A real one, on which the checkpoints do not have room."""
     small = tmp_path / "small"
     small.mkdir()
@@ -163,8 +192,45 @@ def test_a_small_file_system(tmp_path, capsys):
         assert left <= {"best.ckpt", "last.ckpt", "previous.ckpt"}, "no piece is left"
         for name in left:
             checkpoints.check(small / "run" / "checkpoints" / name)
+        with contextlib.suppress(OSError), (small / "filled").open("wb") as file:
+            for _ in range(4000):
+                os.write(file.fileno(), bytes(1000))
+        assert cli.main(["report", "run", "--out", str(small / "pictures")]) == 2
+        assert "cannot write" in capsys.readouterr().err, "the path is named"
+        (small / "filled").unlink()
+        subprocess.run(["mount", "-o", "remount,size=20m", str(small)], check=True)
+        assert cli.main(["train", "--resume", str(small / "run")]) == 0
+        assert cli.main(["train", *words, "--run", "alone"]) == 0
+        assert same(weights(small / "run"), weights("alone"))
     finally:
         subprocess.run(["umount", str(small)], check=True)
+
+
+def test_evaluations_that_end_together_keep_each_others_figures(run):
+    children = []
+    for number in range(8):
+        children.append(os.fork())
+        if not children[-1]:
+            run.add_results(f"split {number}", {"accuracy": number})
+            os._exit(0)
+    for child in children:
+        os.waitpid(child, 0)
+    assert {f"split {number}" for number in range(8)} <= {*run.read_results()}
+
+
+def test_a_training_that_was_quicker_keeps_its_settings(tmp_path, monkeypatch):
+    """Both have seen an empty folder; the second must not write its settings over those of the first."""
+    settings, folder, real = find("digits").settings(), tmp_path / "new", durable.folder
+
+    def quicker(path):
+        monkeypatch.setattr(durable, "folder", real)
+        runs.create("digits", settings, folder)
+        (folder / "config.yaml").write_text("of the first")
+
+    monkeypatch.setattr(durable, "folder", quicker)
+    with pytest.raises(SettingsError, match="not overwritten"):
+        runs.create("digits", settings, folder)
+    assert (folder / "config.yaml").read_text() == "of the first"
 
 
 def test_one_writer(run, capsys):

@@ -118,7 +118,7 @@ def evaluate(folder: Path, split: str, checkpoint: str, changed_data: bool) -> N
     name = split if checkpoint == "best" else f"{split}, last checkpoint"
     if lines := [json.dumps(one, ensure_ascii=False) for one in found.outputs]:
         path = run.outputs(name.replace(", ", "-").replace(" ", "-"))
-        path.parent.mkdir(exist_ok=True)
+        durable.folder(path.parent)
         runs.write(path, "\n".join(lines))
     run.add_results(name, found.figures)
     print(f"{folder}, {split}, {checkpoint} checkpoint")
@@ -134,16 +134,15 @@ def predict(folder: Path, checkpoint: str, source: Path | None, form: str | None
     run = runs.open_run(folder)
     wanted = options.chosen(find(run.recipe).about.options, given, run.recipe)
     _, entry, settings, task = restored(folder, checkpoint)
-    chosen: Any = form or inputs.FORMS.get(source.suffix if source else "", "text")
+    chosen: Any = form or inputs.form_of(source)
     failed = count = 0
-    with source.open("rb") if source else contextlib.nullcontext(sys.stdin.buffer) as lines:
-        groups = answers.arriving(lines)
-        for answer in answers.answers(entry.recipe(), task, settings, wanted, groups, chosen):
-            for note in answer.notes:
-                print(f"parsimax: {note}", file=sys.stderr, flush=True)
-            for line in answer.lines:
-                print(line, flush=True)
-            failed, count = failed + answer.failed, count + 1
+    groups = answers.arriving(inputs.lines_of(source) if source else sys.stdin.buffer)
+    for answer in answers.answers(entry.recipe(), task, settings, wanted, groups, chosen):
+        for note in answer.notes:
+            print(f"parsimax: {note}", file=sys.stderr, flush=True)
+        for line in answer.lines:
+            print(line, flush=True)
+        failed, count = failed + answer.failed, count + 1
     if failed:
         print(f"parsimax: {failed} of {count} lines have no answer; each is marked in its place", file=sys.stderr)
     return int(failed > 0)

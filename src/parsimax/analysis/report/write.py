@@ -83,6 +83,8 @@ def write_report(
             found = find_roles(recording) if roles is None else roles
             file.writelines(_page(recording, title, found, captions, more))
         os.replace(half, path)
+    except OSError as error:  # a full disk is told without a name
+        raise OSError(error.errno, error.strerror, str(path)) from None
     finally:
         half.unlink(missing_ok=True)
     return path

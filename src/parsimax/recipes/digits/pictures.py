@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from ..kit.pictures import curves
+from ..kit.pictures import curves, save
 from ..kit.runs import Run
 from .images import SIDE, Images
 
@@ -16,13 +16,7 @@ ROWS, COLUMNS = 3, 8
 
 def write(images: Images, p: Tensor, run: Run, folder: Path) -> list[Path]:
     """``training.png`` and ``doubtful.png`` in ``folder``."""
-    folder.mkdir(parents=True, exist_ok=True)
-    written = []
-    for name, figure in (("training.png", curves(run, "loss", "accuracy")), ("doubtful.png", doubtful(images, p))):
-        if figure is not None:
-            figure.savefig(folder / name, dpi=150)
-            written.append(folder / name)
-    return written
+    return [*save({"training": curves(run, "loss", "accuracy"), "doubtful": doubtful(images, p)}, folder)]
 
 
 def doubtful(images: Images, p: Tensor) -> Any:

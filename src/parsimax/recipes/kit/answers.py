@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import queue
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from typing import IO, Any
+from typing import Any
 
 from . import inputs
 from .recipe import Answer, DataError, Options, Recipe
@@ -16,24 +16,33 @@ MOST = 256  # lines of a group at most
 MARK = "#ERROR"  # of the line that stands where an answer would
 
 
-def arriving(source: IO[bytes], most: int = MOST) -> Iterator[list[bytes]]:
-    """The lines of ``source`` in groups of those that have come, at most ``most``: none waits for lines to come."""
-    waiting: queue.Queue[bytes | None] = queue.Queue(4 * most)
+def arriving(source: Iterable[bytes], most: int = MOST) -> Iterator[list[bytes]]:
+    """The lines of ``source`` in groups of those that have come, at most ``most``: none waits for lines to come.
+
+    What goes wrong in reading is raised after the lines before it.
+    """
+    waiting: queue.Queue[bytes | Exception | None] = queue.Queue(4 * most)
 
     def read() -> None:
-        for line in source:
-            waiting.put(line)
-        waiting.put(None)
+        try:
+            for line in source:
+                waiting.put(line)
+        except Exception as error:  # of the thread that asks, which would wait for ever
+            waiting.put(error)
+        else:
+            waiting.put(None)
 
     threading.Thread(target=read, daemon=True).start()
-    ended = False
-    while not ended:
+    while True:
         group = [waiting.get()]
-        while group[-1] is not None and len(group) < most and not waiting.empty():
+        while isinstance(group[-1], bytes) and len(group) < most and not waiting.empty():
             group.append(waiting.get_nowait())
-        ended = group[-1] is None
-        if lines := [line for line in group if line is not None]:
+        if lines := [line for line in group if isinstance(line, bytes)]:
             yield lines
+        if isinstance(group[-1], Exception):
+            raise group[-1]
+        if group[-1] is None:
+            return
 
 
 def answers(

@@ -29,7 +29,7 @@ def save(content: dict[str, Any], path: Path, before: Path | None = None) -> Non
     """Write a checkpoint; ``before`` gets the one that was there, once the new one is proved readable."""
     memory = io.BytesIO()
     torch.save(content, memory)
-    path.parent.mkdir(parents=True, exist_ok=True)
+    durable.folder(path.parent)
 
     def prove(written: Path) -> None:
         check(written)
@@ -93,7 +93,7 @@ def newest(run: Run) -> tuple[dict[str, Any], Path, list[str]] | None:
         elif path == run.last:
             wrong.append(f"{path} is missing")
     if not found:
-        if len(wrong) > 1 or run.last.exists() or _validated(run):
+        if len(wrong) > 1 or run.last.exists() or _kept_one(run):
             raise CheckpointError(
                 f"{run.folder} has been trained, but no checkpoint is left to go on from ({'; '.join(wrong)}); "
                 f"bring one back from a copy, or train anew in another folder"
@@ -103,8 +103,10 @@ def newest(run: Run) -> tuple[dict[str, Any], Path, list[str]] | None:
     return content, path, wrong
 
 
-def _validated(run: Run) -> bool:
-    return any(name.startswith("val/") and value for row in run.rows() for name, value in row.items())
+def _kept_one(run: Run) -> bool:
+    """Whether there was a checkpoint: the first is written after the figures of the first validation are."""
+    validated = [row for row in run.rows() if any(name.startswith("val/") and row[name] for name in row)]
+    return len({row["step"] for row in validated}) > 1
 
 
 class WholeFiles(CheckpointIO):

@@ -10,9 +10,16 @@ import contextlib
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import IO
 
 from .settings import SettingsError
+
+fcntl: ModuleType | None
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None
 
 PART = ".part"  # ending of a file that is not yet in its place
 
@@ -63,6 +70,27 @@ def sync(folder: Path) -> None:
             os.close(number)
 
 
+def folder(path: Path) -> None:
+    """Make a folder and those above it; each name is durable before anything is put below it."""
+    missing = [one for one in (path, *path.parents) if not one.exists()]
+    path.mkdir(parents=True, exist_ok=True)
+    for one in missing:
+        sync(one.parent)
+
+
+@contextlib.contextmanager
+def turn(path: Path) -> Iterator[None]:
+    """Wait until no other process is in its turn for this folder; the turn ends with the process, however it ends."""
+    number = os.open(path, os.O_RDONLY) if fcntl else None  # Windows opens no folders
+    try:
+        if fcntl and number is not None:
+            fcntl.flock(number, fcntl.LOCK_EX)
+        yield
+    finally:
+        if number is not None:
+            os.close(number)
+
+
 def sweep(folder: Path) -> None:
     """Remove what a writer that was killed left of checkpoints; only the holder of the folder's lock may."""
     for path in (folder / "checkpoints").glob(f".*{PART}"):
@@ -88,9 +116,7 @@ def only_writer(folder: Path) -> Iterator[None]:
 
 
 def _locked(file: IO[str]) -> bool:
-    try:
-        import fcntl
-    except ImportError:  # Windows
+    if fcntl is None:
         import msvcrt
 
         try:

@@ -3,17 +3,41 @@
 from __future__ import annotations
 
 import csv
+import gzip
 import json
+import zlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING, fields
-from typing import Any, Literal, TypeVar, get_type_hints
+from pathlib import Path
+from typing import Any, Generic, Literal, TypeVar, get_type_hints
 
 from .recipe import DataError
 from .settings import as_kind, kind_text, unknown
 
 Q = TypeVar("Q")
 Form = Literal["text", "csv", "jsonl"]
-FORMS = {".csv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl"}  # by the ending of a file; all others are text
+FORMS: dict[str, Form] = {
+    ".csv": "csv",
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+}  # by the ending of a file; all others are text
+
+
+def form_of(path: Path | None) -> Form:
+    """The format of a file by its name, gzipped or not; text for the standard input."""
+    name = "" if path is None else path.name.removesuffix(".gz")
+    return FORMS.get(Path(name).suffix, "text")
+
+
+def lines_of(path: Path) -> Iterator[bytes]:
+    """The lines of a file, unpacked if it is gzipped; RuntimeError names it where it cannot be read."""
+    try:
+        with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as file:
+            yield from file
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise RuntimeError(f"cannot read {path} to its end, it is damaged or cut off: {error}") from None
+    except OSError as error:
+        raise RuntimeError(f"cannot read {path}: {error.strerror or error}") from None
 
 
 def query_of(kind: type[Q], record: Mapping[str, Any]) -> Q:
@@ -41,26 +65,42 @@ def reader(form: Form, kind: type[Q], read: Callable[[str], Q]) -> Callable[[byt
 
     DataError says what is wrong with a line, and the next line can still be read.
     """
-    header: list[str] = []
+    if form == "csv":
+        return _Rows(kind)
+    return lambda line: read(_text(line)) if form == "text" else query_of(kind, _record(_text(line)))
 
-    def one(line: bytes) -> Q | None:
-        try:
-            text = line.decode("utf-8").rstrip("\r\n").removeprefix("\ufeff")
-        except UnicodeDecodeError as error:
-            raise DataError(f"not UTF-8 ({error.reason} at byte {error.start + 1})") from None
-        if form == "text":
-            return read(text)
-        if form == "jsonl":
-            return query_of(kind, _record(text))
-        cells = next(csv.reader([text]), [])
-        if not header:
-            header.extend(cells)
+
+class _Rows(Generic[Q]):
+    """The lines of a CSV file; no line is read by a header that could not be."""
+
+    def __init__(self, kind: type[Q]) -> None:
+        self.kind = kind
+        self.header: list[str] | None = None
+
+    def __call__(self, line: bytes) -> Q | None:
+        if self.header is None:
+            self.header = []
+            self.header = self.cells(line)
             return None
-        if len(cells) != len(header):
-            raise DataError(f"{len(cells)} cells where the header has {len(header)}")
-        return query_of(kind, dict(zip(header, cells, strict=True)))
+        if not self.header:
+            raise DataError("the header, in line 1, is empty or cannot be read")
+        cells = self.cells(line)
+        if len(cells) != len(self.header):
+            raise DataError(f"{len(cells)} cells where the header has {len(self.header)}")
+        return query_of(self.kind, dict(zip(self.header, cells, strict=True)))
 
-    return one
+    def cells(self, line: bytes) -> list[str]:
+        try:
+            return next(csv.reader([_text(line)]), [])
+        except csv.Error as error:
+            raise DataError(f"not CSV: {error}") from None
+
+
+def _text(line: bytes) -> str:
+    try:
+        return line.decode("utf-8").rstrip("\r\n").removeprefix("\ufeff")
+    except UnicodeDecodeError as error:
+        raise DataError(f"not UTF-8 ({error.reason} at byte {error.start + 1})") from None
 
 
 def _record(text: str) -> dict[str, Any]:

@@ -2,9 +2,27 @@
 
 from __future__ import annotations
 
+import io
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
+from . import durable
 from .runs import Run
+
+
+def save(figures: Mapping[str, Any], folder: Path) -> dict[Path, bytes]:
+    """Write each figure that is not None as ``NAME.png`` into ``folder``; what was written, and its content."""
+    durable.folder(folder)
+    written = {}
+    for name, figure in figures.items():
+        if figure is not None:
+            memory = io.BytesIO()
+            figure.savefig(memory, dpi=150, format="png")
+            path = folder / f"{name}.png"
+            durable.replace(path, memory.getvalue())
+            written[path] = memory.getvalue()
+    return written
 
 
 def curves(run: Run, *names: str) -> Any:

@@ -13,6 +13,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, TypeVar
 
+from . import durable
 from .durable import PART
 from .durable import write as write
 from .settings import SettingsError, changed, flat, from_yaml, leaves, to_yaml, words_of
@@ -83,26 +84,34 @@ class Run:
 
     def add_results(self, split: str, figures: Mapping[str, Any]) -> None:
         """Keep the figures of a split beside those of the others; those that are not measured again stay."""
-        known = self.read_results()
         fresh = {name: None if value != value else value for name, value in figures.items()}  # JSON has no NaN
-        known[split] = {**known.get(split, {}), **fresh}
-        write(self.results, json.dumps(known, indent=1, ensure_ascii=False))
+        with durable.turn(self.folder):  # evaluations may end at the same time
+            known = self.read_results()
+            known[split] = {**known.get(split, {}), **fresh}
+            write(self.results, json.dumps(known, indent=1, ensure_ascii=False))
 
 
 def create(recipe: str, settings: Any, folder: Path | None = None, packages: Sequence[str] = ()) -> Run:
     """A new folder: the one that is named, which must not hold anything, or the next number under ``runs/recipe``."""
     if folder is None:
         folder = _next_folder(Path("runs") / recipe)
-    elif folder.exists() and (not folder.is_dir() or not _unbegun(folder)):
+    elif folder.exists():
+        _check_unbegun(folder)
+    durable.folder(folder)
+    run = Run(folder)
+    with durable.only_writer(folder):
+        _check_unbegun(folder)  # another training may have been quicker
+        write(run.config, to_yaml(settings))
+        write(run.about, json.dumps({"recipe": recipe, **versions(packages)}, indent=1))
+    return run
+
+
+def _check_unbegun(folder: Path) -> None:
+    if not folder.is_dir() or not _unbegun(folder):
         raise SettingsError(
             f"{folder} exists and is not overwritten; go on with it by `parsimax train --resume {folder}`, "
             f"or name another folder"
         )
-    folder.mkdir(parents=True, exist_ok=True)
-    run = Run(folder)
-    write(run.config, to_yaml(settings))
-    write(run.about, json.dumps({"recipe": recipe, **versions(packages)}, indent=1))
-    return run
 
 
 def _unbegun(folder: Path) -> bool:

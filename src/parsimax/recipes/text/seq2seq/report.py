@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import io
 from pathlib import Path
 from typing import Any
 
 from ....analysis import figures, measures, write_report
-from ...kit.pictures import curves
+from ...kit.pictures import curves, save
 from ...kit.runs import Run
 from ...kit.show import cell
 from ..codec import Codec
@@ -21,13 +20,7 @@ SHOWN = 12  # examples on the page
 
 def report(model: Seq2Seq, codec: Codec, examples: Examples, search: Search, run: Run, folder: Path) -> list[Path]:
     """The curves of training, density and α per head, diversity of heads, and ``attention.html`` with all of them."""
-    folder.mkdir(parents=True, exist_ok=True)
-    pictures = {}
-    for name, figure in drawn(model, codec, examples, run).items():
-        memory = io.BytesIO()
-        figure.savefig(memory, dpi=150, format="png")
-        pictures[name] = memory.getvalue()
-        (folder / f"{name}.png").write_bytes(pictures[name])
+    pictures = save(drawn(model, codec, examples, run), folder)
     shown, captions = both(model, codec, examples, search)
     page = folder / "attention.html"
     write_report(
@@ -36,10 +29,10 @@ def report(model: Seq2Seq, codec: Codec, examples: Examples, search: Search, run
         title=f"{run.recipe}: {run.folder}",
         captions=captions,
         facts=known(run),
-        pictures=pictures,
+        pictures={path.stem: content for path, content in pictures.items()},
         overwrite=True,
     )
-    return [*(folder / f"{name}.png" for name in pictures), page]
+    return [*pictures, page]
 
 
 def drawn(model: Seq2Seq, codec: Codec, examples: Examples, run: Run) -> dict[str, Any]:
@@ -51,7 +44,7 @@ def drawn(model: Seq2Seq, codec: Codec, examples: Examples, run: Run) -> dict[st
         found["alpha"] = figures.alpha(recording)
     if any(head.diversity is not None and head.diversity == head.diversity for head in heads):
         found["diversity"] = figures.diversity(recording)
-    return {name: figure for name, figure in found.items() if figure is not None}
+    return found
 
 
 def both(model: Seq2Seq, codec: Codec, examples: Examples, search: Search) -> tuple[Examples, list[str]]:
