@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -109,6 +110,11 @@ def _add_recipes(commands: Any, wanted: str) -> None:
         one.add_argument("--changed-data", action="store_true", help="allow data that changed since the run began")
     for name in ("list", "config", "train", "eval", "predict", "report", "compare"):
         commands.choices[name].set_defaults(run=_recipe, command=name)
+    for path in sorted(Path(__file__).parent.glob("recipes/*/tools.py")):
+        name = path.parent.name
+        tools = commands.add_parser(name, help=f"tools of the recipe {name}: see parsimax {name} --help")
+        if wanted == name:
+            import_module(f"{__package__}.recipes.{name}.tools").add(tools)
 
 
 def parser(wanted: str = "") -> argparse.ArgumentParser:

@@ -27,10 +27,9 @@ from parsimax.recipes.kit.settings import (
     words_of,
 )
 from parsimax.recipes.kit.training import rate_at
-from parsimax.recipes.text import files
+from parsimax.recipes.text import files, numbers
 from parsimax.recipes.text.codec import Pieces
 from parsimax.recipes.text.lengths import Bucketed, bucketed, in_order
-from parsimax.recipes.translation import numbers
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,9 @@ class Train:
     lr: float = setting(1e-3, "peak learning rate of Adam", low=0, high=10)
     alpha_lr: float = setting(5.0, "learning rate of learned α, as a multiple of lr", low=0)
     warmup: int = setting(200, "steps in which the rate rises; after them it falls", low=0)
-    decay: Literal["cosine", "inverse-sqrt", "none"] = setting("cosine", "how the rate falls after the warm-up")
+    decay: Literal["cosine", "linear", "inverse-sqrt", "none"] = setting(
+        "cosine", "how the rate falls after the warm-up"
+    )
     clip: float = setting(1.0, "largest norm of the gradient; 0 for any", low=0)
     weight_decay: float = setting(0.0, "weight decay of the optimiser", low=0)
     eval_every: int = setting(200, "steps between validations, each with a checkpoint", low=1)

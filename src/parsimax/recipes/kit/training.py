@@ -131,6 +131,8 @@ class Task(L.LightningModule, Generic[B]):
         settings = self.train_settings
         kinds: dict[bool, list[nn.Parameter]] = {False: [], True: []}
         for name, parameter in self.named_parameters():
+            if not parameter.requires_grad:
+                continue
             kinds[".learned" in f".{name}"].append(parameter)  # as parsimax calls every learned setting of a mapping
         groups: list[dict[str, Any]] = [{"params": kinds[False]}]
         if kinds[True]:
@@ -146,10 +148,10 @@ def rate_at(step: int, settings: Train) -> float:
         return (step + 1) / settings.warmup
     if settings.decay == "inverse-sqrt":
         return math.sqrt(max(1, settings.warmup) / (step + 1))
+    done = min(1.0, (step - settings.warmup) / max(1, settings.steps - settings.warmup))
     if settings.decay == "cosine":
-        done = (step - settings.warmup) / max(1, settings.steps - settings.warmup)
-        return 0.5 * (1 + math.cos(math.pi * min(1.0, done)))
-    return 1.0
+        return 0.5 * (1 + math.cos(math.pi * done))
+    return 1.0 - done if settings.decay == "linear" else 1.0
 
 
 def log_every(settings: Train) -> int:

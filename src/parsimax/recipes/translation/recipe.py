@@ -6,13 +6,12 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
-from ..text import files
+from ..text import files, numbers
 from ..text.codec import Codec, Pieces
 from ..text.seq2seq.model import Seq2Seq
 from ..text.seq2seq.recipe import Pairs, TextRecipe
 from ..text.seq2seq.settings import Options
 from ..text.seq2seq.transformer import Shape, Transformer
-from . import numbers
 from .settings import Settings
 
 FILES = {

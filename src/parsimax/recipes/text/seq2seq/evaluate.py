@@ -33,9 +33,17 @@ def spread(count: int, most: int) -> list[int]:
 
 
 def evaluate(
-    model: Seq2Seq, codec: Codec, examples: Examples, search: Search, show: Callable[[str], None]
+    model: Seq2Seq,
+    codec: Codec,
+    examples: Examples,
+    search: Search,
+    show: Callable[[str], None],
+    attention: bool = True,
 ) -> Evaluation:
-    """All figures of a split and its outputs, which are those of a beam; ``show`` gets a line of progress."""
+    """All figures of a split and its outputs, which are those of a beam; ``show`` gets a line of progress.
+
+    ``attention`` is false for a model that does not read its source as one sequence, whose attention has no such map.
+    """
     model.eval()
     began = time.perf_counter()
     found = decode(model, examples, search, show)
@@ -55,7 +63,7 @@ def evaluate(
     if search.exact_budget:
         figures |= proved(model, examples, search, found, show)
     figures["next tokens a step"] = next_tokens(model, examples)
-    figures |= attention_figures(model, codec, examples)
+    figures |= attention_figures(model, codec, examples) if attention else {}
     rows = (
         {"source": source, "wanted": right, "output": text, "probability": one.best.probability, "proved": one.exact}
         for (source, _), right, text, one in zip(examples.texts, wanted, outputs, found, strict=True)
@@ -69,7 +77,7 @@ def decode(model: Seq2Seq, examples: Examples, search: Search, show: Callable[[s
     done = 0
     for indices in in_order(examples.sizes, max(1, TOKENS // search.beam)):
         source = examples.batch(indices).source
-        for index, one in zip(indices, beam(model, source, search.beam, search.longest), strict=True):
+        for index, one in zip(indices, beam(model, source, search.beam, search.longest, search.average), strict=True):
             found[index] = one
         done += len(indices)
         show(f"decoded {done} of {len(examples)}")
@@ -84,7 +92,8 @@ def proved(
     chosen = spread(len(examples), PROVED)
     for number, index in enumerate(chosen, 1):
         source = torch.tensor([*examples.source[index], EOS])
-        one, other = exact(model, source, search.longest, search.exact_budget, found[index].best), found[index]
+        other = found[index]
+        one = exact(model, source, search.longest, search.exact_budget, other.best, search.average)
         if one.exact:
             sure.append(other.ended and one.best.tokens == other.best.tokens)
         show(f"searched {number} of {len(chosen)} exactly")

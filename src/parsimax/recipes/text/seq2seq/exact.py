@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..codec import BOS, EOS
 from .model import Seq2Seq
-from .search import Found, Hypothesis, beam, forbidden
+from .search import Found, Hypothesis, Rule, beam, forbidden
 
 TOGETHER = 64  # prefixes that go through the model at once
 
@@ -26,9 +26,9 @@ class Open:
     logs: Tensor
     before: list[tuple[int, ...]]  # the tokens before the last, by the rows of the state
 
-    def above(self, bound: float, most: int) -> tuple[Open, float]:
-        """Those that are still more probable than the best output, at most so many; and the best that is left out."""
-        keep = int((self.logs > bound).sum())
+    def above(self, least: float, most: int) -> tuple[Open, float]:
+        """Those with more than the ``least`` that the best output asks, at most so many; and the best left out."""
+        keep = int((self.logs > least).sum())
         left = self.logs[most].item() if keep > most else -math.inf
         first = slice(min(keep, most))
         return Open(self.state, self.rows[first], self.last[first], self.logs[first], self.before), left
@@ -39,7 +39,9 @@ class Open:
 
 
 @torch.no_grad()
-def exact(model: Seq2Seq, source: Tensor, longest: int, budget: int, start: Hypothesis | None = None) -> Found:
+def exact(
+    model: Seq2Seq, source: Tensor, longest: int, budget: int, start: Hypothesis | None = None, average: bool = False
+) -> Found:
     """Branch and bound on one source (S,): ``exact`` is true if the first output is proved to be the best.
 
     A prefix is at least as probable as all that it begins, so those below the best output that is known are not
@@ -54,25 +56,30 @@ def exact(model: Seq2Seq, source: Tensor, longest: int, budget: int, start: Hypo
         longest: tokens of an output at most.
         budget: prefixes that may be continued.
         start: an output that is known, say from a beam; greedy search finds one if it is not given.
+        average: compare outputs by the mean over their tokens.
     """
-    best = start if start is not None and start.log_prob > -math.inf else beam(model, source[None], 1, longest)[0].best
+    rule = Rule(longest, average)
+    known = start is not None and start.log_prob > -math.inf
+    best = start if start is not None and known else beam(model, source[None], 1, longest, average)[0].best
+    least = rule.least(best)
     first = torch.zeros(1, dtype=torch.long, device=source.device)
     waiting = [Open(model.start(source[None]), first, first + BOS, first.double(), [()])]
     opened, cut = 0, -math.inf  # the best prefix that was not continued
     while waiting and opened < budget:
-        group, left = waiting.pop().above(best.log_prob, budget - opened)
+        group, left = waiting.pop().above(least, budget - opened)
         cut = max(cut, left)
         if not len(group.rows):
             continue
         opened += len(group.rows)
         tokens = group.tokens()
         hidden, state, _ = model.advance(group.last, group.state.chosen(group.rows))
-        logs = group.logs[:, None] + forbidden(model.output.log_probs(hidden).double())
+        logs = group.logs[:, None] + forbidden(model.next_logs(hidden, state).double())
         value, row = logs[:, EOS].max(0)
-        if value > best.log_prob:
-            best = Hypothesis(tokens[row], value.item())
+        ended = Hypothesis(tokens[row], value.item())
+        if rule.score(ended) > rule.score(best):
+            best, least = ended, rule.least(ended)
         logs[:, EOS] = -math.inf
-        places = (logs.flatten() > best.log_prob).nonzero().flatten()
+        places = (logs.flatten() > least).nonzero().flatten()
         values, order = logs.flatten()[places].sort(descending=True, stable=True)
         if len(tokens[0]) == longest:
             cut = max([cut, *values[:1].tolist()])
@@ -82,4 +89,4 @@ def exact(model: Seq2Seq, source: Tensor, longest: int, budget: int, start: Hypo
             part = slice(at, at + TOGETHER)
             waiting.append(Open(state, rows[part], last[part], values[part], tokens))
     cut = max([cut, *(one.logs[0].item() for one in waiting if len(one.logs))])
-    return Found([best], best.log_prob > -math.inf and best.log_prob >= cut, opened)
+    return Found([best], best.log_prob > -math.inf and rule.score(best) >= rule.bound(cut), opened)

@@ -35,6 +35,10 @@ class Seq2Seq(nn.Module, ABC):
     def hidden(self, source: Tensor, entered: Tensor) -> Tensor:
         """The hidden states (B, T, width) of whole targets."""
 
+    def next_logs(self, hidden: Tensor, state: Any) -> Tensor:
+        """The log-probabilities (B, size) that search adds up; a model may lower some, and must raise none."""
+        return self.output.log_probs(hidden)
+
     def forward(self, source: Tensor, entered: Tensor) -> Tensor:
         """The same, by which ``analysis.record`` knows where a batch begins and ends."""
         return self.hidden(source, entered)

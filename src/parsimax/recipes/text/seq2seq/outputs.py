@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -24,27 +24,35 @@ from .task import Seq2SeqTask
 
 
 def outputs(task: Seq2SeqTask, sources: list[str], search: Search, wanted: Options) -> list[Answer]:
-    """The answer for each source, in order. Sources are decoded in groups of similar length."""
-    rows = [[*task.codec.source(source), EOS] for source in sources]
-    width = max(search.beam, wanted.nbest or 1)
-    found: dict[int, Found] = {}
-    for indices in in_order([len(row) for row in rows], max(1, TOKENS // width)):
-        many = beam(task.model, padded([rows[i] for i in indices]), width, search.longest)
-        found |= zip(indices, many, strict=True)
+    """The answer for each source, in order."""
     answers = []
-    for index, (row, source) in enumerate(zip(rows, sources, strict=True)):
-        one = surely(task.model, torch.tensor(row), search, found[index]) if wanted.exact else found[index]
+    for source, (row, one) in zip(sources, found_for(task, sources, search, wanted), strict=True):
         unseen = dict.fromkeys(task.codec.unseen(source))
         notes = tuple(f"{piece!r} was not seen in training" for piece in unseen)
         answers.append(Answer(tuple(lines(task, row, one, wanted)), notes))
     return answers
 
 
+def found_for(
+    task: Seq2SeqTask, sources: list[str], search: Search, wanted: Options
+) -> Iterator[tuple[list[int], Found]]:
+    """The numbers of each source and what was found for it, in order; decoded in groups of similar length."""
+    rows = [[*task.codec.source(source), EOS] for source in sources]
+    width = max(search.beam, wanted.nbest or 1)
+    found: dict[int, Found] = {}
+    for indices in in_order([len(row) for row in rows], max(1, TOKENS // width)):
+        many = beam(task.answering, padded([rows[i] for i in indices]), width, search.longest, search.average)
+        found |= zip(indices, many, strict=True)
+    for index, row in enumerate(rows):
+        sure = wanted.exact
+        yield row, surely(task.answering, torch.tensor(row), search, found[index]) if sure else found[index]
+
+
 def surely(model: Seq2Seq, source: Tensor, search: Search, found: Found) -> Found:
     """The beam's outputs with the best of all in front, if exact search finds it within its budget."""
     if found.exact:
         return found
-    result = exact(model, source, search.longest, search.exact_budget, found.best)
+    result = exact(model, source, search.longest, search.exact_budget, found.best, search.average)
     best = result.best
     if best.attention is None and best.log_prob > -math.inf:  # not the beam's
         best = aligned(model, source, best)
@@ -62,21 +70,24 @@ def aligned(model: Seq2Seq, source: Tensor, hypothesis: Hypothesis) -> Hypothesi
     return replace(hypothesis, attention=torch.stack(seen))
 
 
-def lines(task: Seq2SeqTask, row: list[int], found: Found, wanted: Options) -> Iterator[str]:
+def lines(
+    task: Seq2SeqTask, row: list[int], found: Found, wanted: Options, spelled: Callable[[str], str] = str
+) -> Iterator[str]:
+    """What is printed of one source; ``spelled`` turns the codec's text into one for people."""
     codec, kept = task.codec, found.hypotheses[: wanted.nbest or 1]
     if wanted.json:
         known = {
             "source": codec.tokens(row),
             "proved best": found.exact,
-            "outputs": [_known(codec.text(one.tokens), codec.tokens((*one.tokens, EOS)), one) for one in kept],
+            "outputs": [_known(spelled(codec.text(one.tokens)), codec.tokens((*one.tokens, EOS)), one) for one in kept],
         }
         yield json.dumps(known, ensure_ascii=False)
     elif wanted.nbest:
         for rank, one in enumerate(kept, 1):
             proof = "proved" if rank == 1 and found.exact else "-"
-            yield f"{rank}\t{one.probability:.6g}\t{proof}\t{codec.text(one.tokens)}"
+            yield f"{rank}\t{one.probability:.6g}\t{proof}\t{spelled(codec.text(one.tokens))}"
     else:
-        yield codec.text(kept[0].tokens)
+        yield spelled(codec.text(kept[0].tokens))
 
 
 def _known(text: str, tokens: list[str], one: Hypothesis) -> dict[str, Any]:

@@ -91,11 +91,11 @@ class TextRecipe(Recipe[Any, Seq2SeqTask, Q, O]):
 
     def evaluate(self, task: Seq2SeqTask, settings: Any, split: str, show: Callable[[str], None]) -> Evaluation:
         examples = Examples.of(self.pairs(settings, split), task.codec)
-        return evaluate(task.model, task.codec, examples, settings.search, show)
+        return evaluate(task.answering, task.codec, examples, settings.search, show)
 
     def report(self, task: Seq2SeqTask, settings: Any, run: Run, folder: Path) -> list[Path]:
         examples = Examples.of(self.pairs(settings, "val"), task.codec)
-        return report(task.model, task.codec, examples, settings.search, run, folder)
+        return report(task.answering, task.codec, examples, settings.search, run, folder)
 
     def predict(self, task: Seq2SeqTask, settings: Any, queries: Sequence[Q], options: O) -> list[Answer]:
         return outputs(task, [self.source(query) for query in queries], settings.search, options)

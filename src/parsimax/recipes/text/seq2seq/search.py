@@ -16,7 +16,10 @@ NEVER = [PAD, BOS, UNK]  # no output has these
 
 @dataclass(frozen=True)
 class Hypothesis:
-    """An output: its tokens without </s>, its log-probability with </s>, and its attention, one row per token."""
+    """An output: its tokens without </s>, its log-probability with </s>, and its attention, one row per token.
+
+    If the model lowers the log-probabilities of some tokens (:meth:`Seq2Seq.next_logs`), they count as lowered here.
+    """
 
     tokens: tuple[int, ...]
     log_prob: float
@@ -45,14 +48,35 @@ class Found:
         return self.best.log_prob > -math.inf
 
 
+@dataclass(frozen=True)
+class Rule:
+    """What makes an output the best: its log-probability, or the mean of that over its tokens, </s> among them."""
+
+    longest: int  # tokens of an output at most
+    average: bool = False
+
+    def score(self, one: Hypothesis) -> float:
+        return one.log_prob / (len(one.tokens) + 1) if self.average else one.log_prob
+
+    def bound(self, log_prob: float) -> float:
+        """No output that begins with a prefix of this log-probability scores more: no longer one can be averaged."""
+        return log_prob / (self.longest + 1) if self.average else log_prob
+
+    def least(self, best: Hypothesis) -> float:
+        """The log-probability above which a prefix may begin something better."""
+        return self.score(best) * (self.longest + 1) if self.average else best.log_prob
+
+
 @torch.no_grad()
-def beam(model: Seq2Seq, source: Tensor, width: int, longest: int) -> list[Found]:
+def beam(model: Seq2Seq, source: Tensor, width: int, longest: int, average: bool = False) -> list[Found]:
     """The best outputs of sources (B, S), at most ``longest`` tokens each; ``width`` = 1 is greedy search.
 
     A prefix is at least as probable as any output that it begins. So the best output found is the best of all if it is
     at least as probable as every prefix that was dropped or is still open; sparse outputs, whose other continuations
-    have probability 0, often reach that.
+    have probability 0, often reach that. With ``average`` outputs are compared by the mean over their tokens, and the
+    proof asks for more, as a dropped prefix might have gone on with certainty up to the longest length.
     """
+    rule = Rule(longest, average)
     batch, device = len(source), source.device
     state = model.start(source)
     rows = torch.arange(batch, device=device)  # of which source each live hypothesis is
@@ -64,7 +88,7 @@ def beam(model: Seq2Seq, source: Tensor, width: int, longest: int) -> list[Found
     opened = [0] * batch
     for step in range(longest + 1):
         hidden, state, seen = model.advance(last, state)
-        step_logs = forbidden(model.output.log_probs(hidden).double())
+        step_logs = forbidden(model.next_logs(hidden, state).double())
         kept_rows, kept_tokens, kept_logs = [], [], []
         for one in rows.unique().tolist():
             mine = (rows == one).nonzero().flatten()
@@ -89,10 +113,12 @@ def beam(model: Seq2Seq, source: Tensor, width: int, longest: int) -> list[Found
                     kept_logs.append(value)
                 else:
                     dropped[one] = max(dropped[one], value)
-            done[one].sort(key=lambda hypothesis: -hypothesis.log_prob)
+            done[one].sort(key=lambda hypothesis: -rule.score(hypothesis))
             del done[one][width:]
         keep = [
-            index for index, row in enumerate(kept_rows) if not _settled(done[int(rows[row])], kept_logs[index], width)
+            index
+            for index, row in enumerate(kept_rows)
+            if not _settled(done[int(rows[row])], rule, kept_logs[index], width)
         ]
         if not keep:
             break
@@ -106,8 +132,8 @@ def beam(model: Seq2Seq, source: Tensor, width: int, longest: int) -> list[Found
         rows = rows[chosen]
         state = state.chosen(chosen)
     return [
-        Found(found or [Hypothesis((), -math.inf)], bool(found) and found[0].log_prob >= bound, count)
-        for found, bound, count in zip(done, dropped, opened, strict=True)
+        Found(found or [Hypothesis((), -math.inf)], bool(found) and rule.score(found[0]) >= rule.bound(left), count)
+        for found, left, count in zip(done, dropped, opened, strict=True)
     ]
 
 
@@ -117,6 +143,6 @@ def forbidden(logs: Tensor) -> Tensor:
     return logs
 
 
-def _settled(done: list[Hypothesis], open_log: float, width: int) -> bool:
+def _settled(done: list[Hypothesis], rule: Rule, open_log: float, width: int) -> bool:
     """Whether a prefix cannot get among the ``width`` best outputs any more."""
-    return len(done) == width and done[-1].log_prob >= open_log
+    return len(done) == width and rule.score(done[-1]) >= rule.bound(open_log)

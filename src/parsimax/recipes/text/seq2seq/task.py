@@ -51,6 +51,11 @@ class Seq2SeqTask(Task[Batch]):
         self.smoothing, self.judged, self.longest = smoothing, judged, longest
         self.monitor, self.mode = monitor, "max" if monitor == "accuracy" else "min"
 
+    @property
+    def answering(self) -> Seq2Seq:
+        """The model that is validated, evaluated and asked: the one that learns, or an average of what it was."""
+        return self.model
+
     def loss(self, batch: Batch) -> Tensor:
         return self.model.loss(batch, self.smoothing)
 
@@ -58,21 +63,27 @@ class Seq2SeqTask(Task[Batch]):
         return int((batch.wanted != PAD).sum() + (batch.source != PAD).sum())
 
     @torch.no_grad()
-    def validate(self) -> dict[str, float]:
-        """Loss per token, and the share of examples whose greedy output is right."""
+    def mean_loss(self) -> float:
+        """The loss per token of all validation examples."""
         total = tokens = 0.0
         for indices in in_order(self.val.sizes, TOKENS):
             batch = Batch(*(part.to(self.device) for part in self.val.batch(indices)))
             count = int((batch.wanted != PAD).sum())
-            total += self.model.loss(batch, self.smoothing).item() * count
+            total += self.answering.loss(batch, self.smoothing).item() * count
             tokens += count
+        return total / tokens
+
+    @torch.no_grad()
+    def validate(self) -> dict[str, float]:
+        """Loss per token, and the share of examples whose greedy output is right."""
+        loss = self.mean_loss()
         right = judged = 0
         sizes = self.val.sizes
         chosen = spread(len(sizes), self.judged)
         for places in in_order([sizes[index] for index in chosen], TOKENS):
             indices = [chosen[place] for place in places]
             source = self.val.batch(indices).source.to(self.device)
-            for index, found in zip(indices, beam(self.model, source, 1, self.longest), strict=True):
+            for index, found in zip(indices, beam(self.answering, source, 1, self.longest), strict=True):
                 right += list(found.best.tokens) == self.val.target[index]
                 judged += 1
-        return {"accuracy": right / judged, "loss": total / tokens}
+        return {"accuracy": right / judged, "loss": loss}

@@ -83,16 +83,20 @@ def german(number: int, last: bool = True) -> str:
     return f"{thousands}{german(number % 1000, last)}" if number % 1000 else thousands
 
 
-def splits(train: int = 8000, held_out: int = 500, seed: int = 0) -> dict[str, list[Pair]]:
-    """Pairs of train, val and test: different numbers, as many short ones as long ones."""
+def drawn(train: int, held_out: int, seed: int) -> dict[str, list[int]]:
+    """Numbers of train, val and test: different ones, as many short ones as long ones."""
     chance = random.Random(seed)
-    numbers: dict[int, None] = {}
-    while len(numbers) < train + 2 * held_out:
-        numbers[chance.randrange(10 ** chance.choice((3, 4, 5, 6, 6)))] = None
-    pairs = [(english(number), german(number)) for number in numbers]
-    chance.shuffle(pairs)
+    found: dict[int, None] = {}
+    while len(found) < train + 2 * held_out:
+        found[chance.randrange(10 ** chance.choice((3, 4, 5, 6, 6)))] = None
+    numbers = [*found]
+    chance.shuffle(numbers)
+    return {"val": numbers[:held_out], "test": numbers[held_out : 2 * held_out], "train": numbers[2 * held_out :]}
+
+
+def splits(train: int = 8000, held_out: int = 500, seed: int = 0) -> dict[str, list[Pair]]:
+    """Pairs of train, val and test."""
     return {
-        "val": pairs[:held_out],
-        "test": pairs[held_out : 2 * held_out],
-        "train": pairs[2 * held_out :],
+        split: [(english(number), german(number)) for number in numbers]
+        for split, numbers in drawn(train, held_out, seed).items()
     }

@@ -1,0 +1,50 @@
+"""Post-edits as a user wants them: in the letters of the machine output, with the edits, and never less than it was."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+from ..kit.recipe import Answer
+from ..text.seq2seq.outputs import lines
+from ..text.seq2seq.search import Found
+from .edits import edits, rendered
+from .pieces import WordPieces
+from .settings import Options
+from .task import PostEditing
+
+
+def unread(machine: str, most: int, options: Options) -> Answer:
+    """What is too long to be read is left as it is."""
+    note = f"more than the {most} tokens of a text that the model reads: the machine output is left as it is"
+    known = {"machine": machine, "outputs": [], "edits": [], "unread": True}
+    return Answer((json.dumps(known, ensure_ascii=False) if options.json else machine,), (note,))
+
+
+def answer(task: PostEditing, machine: str, row: list[int], found: Found, longest: int, options: Options) -> Answer:
+    """The post-edit of ``machine``, for the source with the numbers ``row``."""
+    codec = task.codec
+    assert isinstance(codec, WordPieces)
+    unknown = dict.fromkeys(codec.unseen(machine))
+    notes: tuple[str, ...] = tuple(
+        f"{piece!r} is no word to the BERT, and a post-edit that keeps it cannot be written" for piece in unknown
+    )
+    if not found.ended:
+        found = replace(found, hypotheses=[replace(found.best, tokens=tuple(codec.target(machine)))])
+        notes += (f"no post-edit ended within search.longest={longest} tokens: the machine output is left as it is",)
+    parts = codec.words(machine)
+    words, places = [word for word, _ in parts], [place for _, place in parts]
+
+    def spelled(text: str) -> str:
+        return rendered(machine, places, words, text.split())
+
+    said = tuple(lines(task, row, found, options, spelled))
+    if not options.json:
+        return Answer(said, notes)
+    made = edits(words, codec.text(found.best.tokens).split())
+    known: dict[str, Any] = {
+        **json.loads(said[0]),
+        "edits": [{"edit": one.kind, "old": one.old, "new": one.new} for one in made],
+    }
+    return Answer((json.dumps(known, ensure_ascii=False),), notes)

@@ -1,0 +1,203 @@
+"""The recipe ``ape``: triplets, BERT's word pieces, and a BERT that post-edits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ..kit.recipe import Answer, DataError, Evaluation
+from ..kit.runs import Run
+from ..kit.show import progress
+from ..text.codec import EOS, Codec
+from ..text.seq2seq.evaluate import evaluate
+from ..text.seq2seq.examples import Examples
+from ..text.seq2seq.model import Seq2Seq
+from ..text.seq2seq.outputs import found_for
+from ..text.seq2seq.recipe import Pairs, TextRecipe
+from ..text.seq2seq.transformer import Shape as PlainShape
+from . import bert, mistakes, triplets
+from .answers import answer, unread
+from .dual import DualSource
+from .figures import changes, quality
+from .layers import Shape
+from .model import PostEditor
+from .pieces import WordPieces
+from .report import report
+from .settings import Options, Settings
+from .task import PostEditing
+
+
+@dataclass(frozen=True)
+class Query:
+    """What a prediction reads."""
+
+    source: str
+    machine: str
+
+
+class Ape(TextRecipe[Query, Options]):
+    query, codec = Query, WordPieces
+
+    def triplets(self, settings: Settings, split: str) -> list[triplets.Triplet]:
+        return embedded()[split] if settings.data.root is None else triplets.read(settings.data, split)
+
+    def pairs(self, settings: Settings, split: str) -> Pairs:
+        return [(f"{one.source}\t{one.machine}", one.edited) for one in self.triplets(settings, split)]
+
+    def files(self, settings: Settings, split: str) -> list[Path]:
+        return [] if settings.data.root is None else triplets.paths(settings.data, split)
+
+    def source(self, query: Query) -> str:
+        return f"{' '.join(query.source.split())}\t{' '.join(query.machine.split())}"
+
+    def learn(self, settings: Settings, pairs: Pairs) -> WordPieces:
+        if settings.model.bert != "tiny":
+            folder = bert.folder_of(settings.model.bert)
+            return WordPieces.of_folder(folder, bert.config_of(folder))
+        texts = (text for source, edited in pairs for text in (*source.split("\t"), edited))
+        codec = WordPieces.learn(texts, settings.data.vocabulary, settings.data.lowercase, {})
+        codec.bert = bert.tiny_config(settings, codec.size)
+        return codec
+
+    def build(self, settings: Settings, codec: Codec) -> Seq2Seq:
+        assert isinstance(codec, WordPieces)
+        own, conserve = settings.model, settings.search.conserve
+        mappings = (own.encoder, own.decoder, own.context, own.output, conserve)
+        if own.kind == "dual-source":
+            plain = PlainShape(own.width, own.heads, own.layers, own.inner, own.dropout, own.attention_dropout)
+            return DualSource(codec.size, plain, *mappings)
+        shape = Shape.of(codec.bert, own.dropout, own.attention_dropout)
+        if settings.search.longest >= shape.positions:
+            raise DataError(
+                f"search.longest={settings.search.longest} tokens: the BERT has {shape.positions} positions"
+            )
+        return PostEditor(codec.size, shape, own.kind, *mappings)
+
+    def start(self, settings: Settings, run: Run) -> PostEditing:
+        train, val = self.pairs(settings, "train"), self.pairs(settings, "val")
+        codec = self.learn(settings, train)
+        codec.save(run.folder)
+        return self._task(settings, codec, train, val, self._weights(settings, codec, train))
+
+    def _weights(self, settings: Settings, codec: WordPieces, train: Pairs) -> Any:
+        """The BERT that the model starts from; none for a model from scratch."""
+        own = settings.model
+        if own.kind == "dual-source":
+            return None
+        if own.bert != "tiny":
+            return bert.pretrained(bert.folder_of(own.bert))
+        texts = [text for source, edited in train for text in (*source.split("\t"), edited) if text]
+        return bert.tiny(codec, texts, own.pretrain, settings.train.seed, progress)
+
+    def reopen(self, settings: Settings, run: Run, data: bool = True) -> PostEditing:
+        train, val = (self.pairs(settings, split) if data else [] for split in ("train", "val"))
+        return self._task(settings, WordPieces.load(run.folder), train, val, None)
+
+    def _task(self, settings: Settings, codec: Codec, train: Pairs, val: Pairs, weights: Any = None) -> PostEditing:
+        torch.manual_seed(settings.train.seed)
+        model = self.build(settings, codec)
+        if weights is not None:
+            assert isinstance(model, PostEditor) and isinstance(codec, WordPieces)
+            model.take(weights, codec.order)
+        data, most = settings.data, _most(model)
+        examples = Examples.of(train, codec)
+        fitting = [
+            index
+            for index, (source, target) in enumerate(zip(examples.source, examples.target, strict=True))
+            if len(source) <= data.longest_source and len(target) <= data.longest and _fits(source, target, most)
+        ]
+        if train and not fitting:
+            raise DataError(
+                f"all {len(train)} training triplets have more tokens than data.longest_source={data.longest_source} "
+                f"or data.longest={data.longest}"
+            )
+        judged = [index for index, pair in enumerate(val) if _fits(codec.source(pair[0]), codec.target(pair[1]), most)]
+        return PostEditing(
+            model,
+            codec,
+            examples.some(fitting),
+            Examples.of([val[index] for index in judged], codec),
+            settings.train,
+            settings.model.smoothing,
+            settings.search.longest,
+        )
+
+    def evaluate(self, task: Any, settings: Settings, split: str, show: Callable[[str], None]) -> Evaluation:
+        """Figures over all triplets; one that the model cannot read is left as the machine wrote it."""
+        task.answering.conserve = settings.search.conserve
+        codec, most = task.codec, _most(task.answering)
+        pairs = self.pairs(settings, split)
+        read = [_fits(codec.source(source), codec.target(target), most) for source, target in pairs]
+        examples = Examples.of([pair for pair, fits in zip(pairs, read, strict=True) if fits], codec)
+        at_once = isinstance(task.answering, PostEditor)
+        found = evaluate(task.answering, codec, examples, settings.search, show, attention=at_once)
+        answered = iter(found.outputs)
+        rows = [
+            next(answered) if fits else {"source": source, "wanted": codec.clean(target), "unread": True}
+            for (source, target), fits in zip(pairs, read, strict=True)
+        ]
+        for row in rows:
+            row["source"], _, machine = row["source"].partition("\t")
+            row["machine"] = codec.clean(machine)
+            row.setdefault("output", row["machine"])
+        machine, outputs, wanted = ([row[name] for row in rows] for name in ("machine", "output", "wanted"))
+        nothing = {f"{name} doing nothing": value for name, value in quality(machine, wanted).items()}
+        figures = {**quality(outputs, wanted), **nothing, **changes(machine, outputs, wanted)}
+        rest = {name: value for name, value in found.figures.items() if name not in figures}
+        return Evaluation({"triplets": len(rows), "not read": read.count(False), **figures, **rest}, rows)
+
+    def report(self, task: Any, settings: Settings, run: Run, folder: Path) -> list[Path]:
+        folder.mkdir(parents=True, exist_ok=True)
+        at_once = isinstance(task.answering, PostEditor)
+        whole = super().report(task, settings, run, folder) if at_once else []
+        pairs = self.pairs(settings, "val")
+        return [*whole, *report(task.answering, task.codec, pairs, settings.search, run, folder)]
+
+    def check(self, task: Any, query: Query, options: Options) -> None:
+        if not query.source.strip() and not query.machine.strip():
+            raise DataError("source and machine output are both empty")
+
+    def predict(self, task: Any, settings: Settings, queries: Sequence[Query], options: Options) -> list[Answer]:
+        """The post-edits, in the letters of the machine output where they keep its words."""
+        task.answering.conserve = settings.search.conserve
+        codec, most = task.codec, _most(task.answering)
+        readable = [_fits(codec.source(self.source(query)), [], most) for query in queries]
+        sources = [self.source(query) for query, fits in zip(queries, readable, strict=True) if fits]
+        found = iter(found_for(task, sources, settings.search, options))
+        longest = settings.search.longest
+        return [
+            answer(task, query.machine, *next(found), longest, options)
+            if fits
+            else unread(query.machine, most or LONGEST, options)
+            for query, fits in zip(queries, readable, strict=True)
+        ]
+
+
+def _most(model: Seq2Seq) -> int | None:
+    """Tokens of a text that the model has positions for; none for all."""
+    return model.shape.positions if isinstance(model, PostEditor) else None
+
+
+def _fits(source: list[int], target: list[int], most: int | None) -> bool:
+    """Whether <s> source </s>, machine output </s> and post-edit each have enough positions."""
+    if most is None:
+        return len(source) <= LONGEST
+    first = source.index(EOS) + 1
+    return max(first, len(source) - first + 1, len(target) + 1) <= most
+
+
+LONGEST = 2048  # tokens that a model without positions of its own reads; memory grows with the square
+
+
+@lru_cache(1)
+def embedded() -> dict[str, list[triplets.Triplet]]:
+    """Number words, German → English, with the mistakes of a machine."""
+    return {split: [triplets.Triplet(*one) for one in rows] for split, rows in mistakes.triplets().items()}
+
+
+RECIPE = Ape()

@@ -1,0 +1,494 @@
+"""Post-editing: what went into the model, what is shared, what it reads and writes, and what is refused."""
+
+import gzip
+import io
+import itertools
+import json
+import math
+import random
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from parsimax import cli
+from parsimax.recipes.ape import mistakes
+from parsimax.recipes.ape.bert import config_of, folder_of, pretrained
+from parsimax.recipes.ape.dual import DualSource
+from parsimax.recipes.ape.edits import edits, rendered
+from parsimax.recipes.ape.figures import changes
+from parsimax.recipes.ape.layers import Shape
+from parsimax.recipes.ape.model import SHARING, PostEditor, outside, segments
+from parsimax.recipes.ape.noise import Statistics, worsened, write_noise
+from parsimax.recipes.ape.pieces import WordPieces
+from parsimax.recipes.ape.settings import Data, Model, Settings
+from parsimax.recipes.ape.triplets import Triplet, read
+from parsimax.recipes.kit.choice import Choice
+from parsimax.recipes.kit.recipe import DataError
+from parsimax.recipes.text.codec import BOS, EOS, PAD, UNK
+from parsimax.recipes.text.seq2seq.exact import exact
+from parsimax.recipes.text.seq2seq.search import beam
+from parsimax.recipes.text.seq2seq.transformer import Shape as PlainShape
+
+transformers = pytest.importorskip("transformers")
+SOFT, SPARSE = Choice(mapping="softmax"), Choice(mapping="entmax")
+TINY = ["pretrain=2", "judged=4", "beam=2", "width=16", "inner=16", "layers=1", "heads=2", "search.longest=8"]
+QUICK = ["steps=4", "eval_every=2", "tensorboard=false", "batch_tokens=512"]
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+def tiny_bert(size=30, layers=2, seed=0):
+    torch.manual_seed(seed)
+    config = transformers.BertConfig(
+        vocab_size=size,
+        hidden_size=16,
+        num_hidden_layers=layers,
+        num_attention_heads=2,
+        intermediate_size=24,
+        max_position_embeddings=20,
+    )
+    bert = transformers.BertModel(config, add_pooling_layer=False).eval()
+    with torch.no_grad():
+        for parameter in bert.parameters():  # biases and norms that are not those of the start
+            parameter.add_(0.1 * torch.randn_like(parameter))
+    return bert
+
+
+def editor(kind="self-tied", size=30, mapping=SOFT, output=SOFT, conserve=0.0, bert=None):
+    bert = tiny_bert(size) if bert is None else bert
+    shape = Shape.of(bert.config.to_dict(), 0.0, 0.0)
+    torch.manual_seed(1)
+    model = PostEditor(size, shape, kind, mapping, mapping, mapping, output, conserve)
+    order = [3, 1, 0, 2, *range(4, size)]  # BERT's own numbers of <pad>, <s>, </s>, <unk>
+    model.take(bert, order)
+    return model.eval(), bert, torch.tensor(order)
+
+
+def dual(output=SOFT, conserve=0.0):
+    torch.manual_seed(2)
+    return DualSource(30, PlainShape(16, 2, 2, 24, 0.0), SOFT, SOFT, SOFT, output, conserve).eval()
+
+
+def sources(count=3, seed=0):
+    """Sources of different lengths, one without machine output and one without a source text."""
+    torch.manual_seed(seed)
+    rows = [
+        [BOS, *torch.randint(4, 30, (i,)).tolist(), EOS, *torch.randint(4, 30, (j,)).tolist(), EOS]
+        for i, j in [(5, 4), (3, 0), (0, 6)][:count]
+    ]
+    width = max(map(len, rows))
+    return torch.tensor([row + [PAD] * (width - len(row)) for row in rows])
+
+
+def test_two_texts_and_places_that_begin_again():
+    kinds, places = segments(torch.tensor([[BOS, 7, 8, EOS, 9, 9, EOS, PAD], [BOS, EOS, 5, EOS, PAD, PAD, PAD, PAD]]))
+    assert kinds.tolist()[0][:7] == [0, 0, 0, 0, 1, 1, 1] and kinds.tolist()[1][:4] == [0, 0, 1, 1]
+    assert places.tolist() == [[0, 1, 2, 3, 0, 1, 2, 0], [0, 1, 0, 1, 0, 0, 0, 0]]
+
+
+@pytest.mark.parametrize("kind", SHARING)
+def test_the_encoder_is_bert(kind):
+    model, bert, order = editor(kind)
+    source = sources()
+    kinds, places = segments(source)
+    real = source != PAD
+    with torch.no_grad():
+        mine, _ = model.encode(source)
+        theirs = bert(order[source], real.long(), kinds, places).last_hidden_state
+    torch.testing.assert_close(mine[real], theirs[real], atol=2e-6, rtol=1e-5)
+
+
+@pytest.mark.parametrize("kind", [kind for kind in SHARING if kind != "random"])
+def test_the_decoder_made_bidirectional_is_bert(kind):
+    """The proof that its weights went in right; with a random decoder the same computation differs."""
+
+    def both_ways(kind):
+        model, bert, order = editor(kind)
+        tokens = torch.randint(4, 30, (2, 7))
+        with torch.no_grad():
+            x = model.entered(tokens)
+            for layer in model.decoder:
+                x = layer.think(layer.own(x)[0])
+            return x, bert(order[tokens], token_type_ids=torch.ones_like(tokens)).last_hidden_state
+
+    torch.testing.assert_close(*both_ways(kind), atol=2e-6, rtol=1e-5)
+    mine, theirs = both_ways("random")
+    assert (mine - theirs).abs().max() > 0.1
+
+
+@pytest.mark.parametrize("kind", SHARING)
+def test_what_is_tied_shares_storage_and_the_count_is_that_of_the_formula(kind):
+    model, _, _ = editor(kind)
+    level, width, inner, layers, size, positions = SHARING[kind], 16, 24, 2, 30, 20
+    for mine, other in zip(model.encoder, model.decoder, strict=True):
+
+        def same(one, two):
+            return all(a.data_ptr() == b.data_ptr() for a, b in zip(one.parameters(), two.parameters(), strict=True))
+
+        assert same(mine.own, other.own) == (level >= 3)
+        assert same(other.own.projections, other.context.projections) == (level >= 4)
+        assert same(mine.think, other.think) == (level >= 5)
+        assert not same(other.own.norm, other.context.norm)
+    attention, norm = 4 * width * (width + 1), 2 * width
+    forward = width * inner + inner + inner * width + width + norm
+    embeddings = (size + positions + 2) * width + norm
+    decoder = norm + (level < 3) * (attention + norm) + (level < 4) * attention + (level < 5) * forward
+    expected = embeddings + layers * (attention + norm + forward + decoder) + size  # the bias of the output
+    assert sum(parameter.numel() for parameter in model.parameters()) == expected
+    assert model.output.weight is model.words.weight
+
+
+def test_context_attention_starts_as_self_attention():
+    model, _, _ = editor("context-from-self")
+    for layer in model.decoder:
+        assert torch.equal(layer.context.projections.key.weight, layer.own.projections.key.weight)
+        assert layer.context.projections.key.weight.data_ptr() != layer.own.projections.key.weight.data_ptr()
+    other, _, _ = editor("bert")
+    assert not torch.equal(other.decoder[0].context.projections.key.weight, other.decoder[0].own.projections.key.weight)
+
+
+MODELS = {"bert": lambda: editor()[0], "sparse": lambda: editor(mapping=SPARSE, output=SPARSE)[0], "dual": dual}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_causal_and_the_cache_gives_the_same(name):
+    model, source = MODELS[name](), sources()
+    entered = torch.cat([torch.full((3, 1), BOS), torch.randint(4, 30, (3, 6))], 1)
+    with torch.no_grad():
+        whole = model(source, entered)
+        changed = entered.clone()
+        changed[:, 4:] = 5
+        torch.testing.assert_close(model(source, changed)[:, :4], whole[:, :4])
+        state, steps = model.start(source), []
+        for column in entered.T:
+            hidden, state, seen = model.advance(column, state)
+            steps.append(hidden)
+            torch.testing.assert_close(seen.sum(1), torch.ones(3))
+            assert not seen[source == PAD].any()
+        torch.testing.assert_close(torch.stack(steps, 1), whole, atol=2e-6, rtol=1e-5)
+        for row in range(3):  # each alone, without padding
+            alone = source[row][source[row] != PAD][None]
+            torch.testing.assert_close(model(alone, entered[row : row + 1])[0], whole[row], atol=2e-6, rtol=1e-5)
+
+
+def enumerated(model, source, longest):
+    """All outputs of at most ``longest`` tokens with their penalised log-probabilities."""
+    found = {}
+    tokens = [number for number in range(30) if number not in (PAD, BOS, EOS, UNK)]
+    for length in range(longest + 1):
+        rows = list(itertools.product(tokens, repeat=length))
+        entered = torch.tensor([[BOS, *row] for row in rows])
+        with torch.no_grad():
+            state = model.start(source.expand(len(rows), -1))
+            logs = model.next_logs(model(source.expand(len(rows), -1), entered), over_steps(state))
+        for row, each in zip(rows, logs, strict=True):
+            wanted = torch.tensor([*row, EOS])
+            found[row] = each[torch.arange(len(wanted)), wanted].double().sum().item()
+    return found
+
+
+def over_steps(state):
+    """The state, its penalty broadcast over the steps of whole targets."""
+    if state.lowered is not None:
+        state.lowered = state.lowered[:, None]
+    return state
+
+
+@pytest.mark.parametrize("average", [False, True])
+@pytest.mark.parametrize("conserve", [0.0, 2.0])
+@pytest.mark.parametrize("make", [lambda c: editor(conserve=c, output=SPARSE)[0], lambda c: dual(conserve=c)])
+def test_the_beam_is_exhaustive_search(average, conserve, make):
+    """A beam as wide as all prefixes finds the best of all outputs, with and without averages and penalty."""
+    model, source = make(conserve), sources(1)
+    with torch.no_grad():
+        model.output.weight.mul_(4)  # far from uniform
+    found = enumerated(model, source, 2)
+    score = {row: value / (len(row) + 1) if average else value for row, value in found.items()}
+    best = max(score, key=score.get)
+    wide = beam(model, source, 30 * 30, 2, average)[0]
+    assert wide.best.tokens == best and math.isclose(wide.best.log_prob, found[best], rel_tol=1e-4)
+    sure = exact(model, source[0], 2, 5000, average=average)
+    assert not sure.exact or sure.best.tokens == best
+    assert sure.best.tokens == best  # the budget holds all prefixes
+    narrow = beam(model, source, 2, 2, average)[0]
+    assert not narrow.exact or narrow.best.tokens == best
+
+
+def test_the_penalty_is_on_words_of_neither_text():
+    source = sources(1)
+    lowered = outside(source, 30)[0]
+    assert (
+        not lowered[EOS] and not lowered[source[0]].any() and lowered.sum() == 30 - len(set(source[0].tolist()) - {PAD})
+    )
+    logs = {}
+    for conserve in (0.0, 1.5):
+        model = editor(conserve=conserve)[0]
+        with torch.no_grad():
+            hidden, state, _ = model.advance(torch.tensor([BOS]), model.start(source))
+            logs[conserve] = model.next_logs(hidden, state)[0]
+    torch.testing.assert_close(logs[0.0] - logs[1.5], 1.5 * lowered)
+
+
+def codec(**words):
+    texts = [text for rows in mistakes.triplets(200, 20).values() for row in rows for text in row]
+    return WordPieces.learn(texts, 80, True, {}, **words)
+
+
+def test_word_pieces():
+    pieces = codec()
+    text = "Forty-two thousand"
+    numbers = pieces.source(f"vier\t{text}")
+    assert numbers[0] == BOS and numbers.count(EOS) == 1 and min(set(numbers) - {BOS, EOS}) > UNK
+    assert pieces.text(pieces.target(text)) == pieces.clean(text) == "forty - two thousand"
+    assert [word for word, _ in pieces.words(text)] == ["forty", "-", "two", "thousand"]
+    assert [text[slice(*place)] for _, place in pieces.words(text)] == ["Forty", "-", "two", "thousand"]
+    assert pieces.source("\t")[:2] == [BOS, EOS] and pieces.unseen("vier\tforty 漢") == ["漢"]
+    again = WordPieces.of(json.loads(json.dumps(pieces.content())))
+    assert again.source(f"vier\t{text}") == numbers
+    assert pieces.tokens(pieces.target("[SEP]"))[0] != "</s>"
+
+
+def test_edits_and_spelling():
+    kinds = [edit.kind for edit in edits(["a", "b", "c", "d"], ["a", "x", "c"])]
+    assert kinds == ["keep", "replace", "keep", "delete"]
+    machine = "The  Cat, (she) sat"
+    words = [
+        ("the", (0, 3)),
+        ("cat", (5, 8)),
+        (",", (8, 9)),
+        ("(", (10, 11)),
+        ("she", (11, 14)),
+        (")", (14, 15)),
+        ("sat", (16, 19)),
+    ]
+    names, places = [word for word, _ in words], [place for _, place in words]
+    assert rendered(machine, places, names, names) == "The Cat, (she) sat"
+    assert rendered(machine, places, names, ["the", "dog", ",", "sat"]) == "The dog, sat"
+    assert rendered("", [], [], ["new", "words"]) == "new words"
+
+
+def test_changed_sentences_are_counted_as_the_shared_tasks_do():
+    machine, wanted = ["a b c", "a b c", "a b c", "a b c"], ["a b d"] * 4
+    outputs = ["a b c", "a b d", "a x c", "a b e"]
+    assert changes(machine, outputs, wanted) == {"changed": 3, "improved": 1, "worsened": 1}
+
+
+def test_the_embedded_mistakes():
+    rows = mistakes.triplets(300, 30)
+    assert {split: len(found) for split, found in rows.items()} == {"val": 30, "test": 30, "train": 300}
+    assert len({one[0] for found in rows.values() for one in found}) == 360
+    assert mistakes.machine(42, random.Random(0)) == "two and forty"
+
+
+def test_noise_has_the_rates_of_real_data_and_goes_on_where_it_was_stopped(tmp_path, capsys):
+    real = [Triplet(*one) for one in mistakes.triplets(400, 10)["train"]]
+    known = Statistics.of(real)
+    made = [Triplet("", worsened(one.edited, known, random.Random(i)), one.edited) for i, one in enumerate(real)]
+    again = Statistics.of(made)
+    mean = lambda rates: sum(rates) / len(rates)  # noqa: E731
+    assert 0.6 < mean(again.rates) / mean(known.rates) < 1.3
+    assert {kind for kind, count in known.kinds.items() if count > 20} <= {*again.kinds}
+    texts = [one.edited for one in real]
+    write_noise(real, texts, None, tmp_path / "whole", "noise", 1, lambda text: None)
+    stopped = tmp_path / "stopped"
+    write_noise(real, texts, None, stopped, "noise", 1, lambda text: None)
+    with (stopped / "noise.mt").open("r+") as file:
+        file.truncate(1000)
+    assert write_noise(real, texts, None, stopped, "noise", 1, lambda text: None) > 0
+    for part in ("src", "mt", "pe"):
+        assert (stopped / f"noise.{part}").read_bytes() == (tmp_path / "whole" / f"noise.{part}").read_bytes()
+    with pytest.raises(DataError, match="another seed"):
+        write_noise(real, texts, None, stopped, "noise", 2, lambda text: None)
+    with pytest.raises(DataError, match="no mistakes"):
+        Statistics.of([Triplet("a", "b", "b")])
+
+
+def files(root, **columns):
+    root.mkdir(exist_ok=True)
+    for name, lines in columns.items():
+        split, _, part = name.rpartition("_")
+        (root / f"{split}.{part}").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return root
+
+
+def triplet_files(root, count=40):
+    rows = mistakes.triplets(count, 8)
+    columns = {
+        f"{name}_{part}": [one[place] for one in rows[split]]
+        for name, split in (("train", "train"), ("dev", "val"), ("test", "test"))
+        for place, part in enumerate(("src", "mt", "pe"))
+    }
+    return files(root, **columns)
+
+
+def test_reading_triplets(tmp_path):
+    root = triplet_files(tmp_path / "data")
+    whole = read(Data(root=root), "train")
+    assert len(whole) == 40
+    for part in ("src", "mt", "pe"):
+        path = root / f"train.{part}"
+        (root / f"train.{part}.gz").write_bytes(gzip.compress(path.read_bytes()))
+        path.unlink()
+    assert read(Data(root=root), "train") == whole
+    table = tmp_path / "table"
+    table.mkdir()
+    rows = ["score\tpe\tmt\tsrc", *(f"1\t{one.edited}\t{one.machine}\t{one.source}" for one in whole)]
+    (table / "train.tsv").write_text("\n".join(rows))
+    assert read(Data(root=table), "train") == whole
+    parts = {split: read(Data(root=table, held_out=5), split) for split in ("train", "val", "test")}
+    assert [len(part) for part in parts.values()] == [30, 5, 5]
+    assert sorted(one for part in parts.values() for one in part) == sorted(whole)
+    more = files(root, extra_src=["a"], extra_mt=["b"], extra_pe=["c"])
+    assert len(read(Data(root=more, artificial="extra", oversample=3), "train")) == 121
+
+
+@pytest.mark.parametrize(
+    ("columns", "said"),
+    [
+        ({"train_src": ["a", "b"], "train_mt": ["a"], "train_pe": ["a", "b"]}, "parallel"),
+        ({"train_src": ["a", "b"], "train_mt": ["a", "b"], "train_pe": ["a", ""]}, "train.pe, line 2: the post-edit"),
+        ({"train_src": ["a", ""], "train_mt": ["a", ""], "train_pe": ["a", "b"]}, "train.src, line 2: source and"),
+        ({"train_src": ["a"], "train_mt": ["a"]}, "no train.pe"),
+        ({"train_tsv": ["src\tmt", "a\tb"]}, "line 1: no column pe"),
+        ({"train_tsv": ["src\tmt\tpe", "a\tb"]}, "line 2: 2 columns"),
+    ],
+)
+def test_bad_triplets_are_refused_by_file_and_line(tmp_path, capsys, columns, said):
+    files(tmp_path / "data", **columns)
+    assert cli.main(["train", "ape", f"data.root={tmp_path / 'data'}", *TINY, *QUICK]) == 2
+    assert said in capsys.readouterr().err and not any(Path("runs").rglob("*.ckpt"))
+
+
+def test_wrong_bytes_and_wrong_folders(tmp_path, capsys):
+    root = triplet_files(tmp_path / "data")
+    (root / "train.mt").write_bytes(b"\xff\xfe\n" * 40)
+    assert cli.main(["train", "ape", f"data.root={root}", *TINY, *QUICK]) == 2
+    assert "train.mt, line 1: not UTF-8" in capsys.readouterr().err
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    for bert, said in ((empty, "no config"), (tmp_path / "nowhere", "is not a folder")):
+        assert cli.main(["train", "ape", f"model.bert={bert}", *QUICK]) == 2
+        assert said in capsys.readouterr().err
+    (empty / "config.json").write_text('{"model_type": "gpt2"}')
+    assert cli.main(["train", "ape", f"model.bert={empty}", *QUICK]) == 2
+    assert "of type 'gpt2'" in capsys.readouterr().err
+    (empty / "config.json").write_text('{"model_type": "bert"}')
+    assert cli.main(["train", "ape", f"model.bert={empty}", *QUICK]) == 2
+    assert "no model.safetensors" in capsys.readouterr().err
+
+
+def test_a_folder_of_transformers_goes_in(tmp_path, capsys):
+    """Saved by transformers with a vocabulary file alone, trained on, and opened again without the folder."""
+    folder = tmp_path / "bert"
+    bert = tiny_bert(size=60)
+    bert.save_pretrained(folder)
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "and", *(f"w{number}" for number in range(54))]
+    (folder / "vocab.txt").write_text("\n".join(words))
+    assert config_of(folder_of(str(folder)))["hidden_size"] == 16 and pretrained(folder).config.hidden_size == 16
+    root = triplet_files(tmp_path / "data", 12)
+    words = [
+        f"model.bert={folder}",
+        f"data.root={root}",
+        "search.longest=6",
+        "judged=2",
+        "beam=2",
+        "longest_source=999",
+    ]
+    assert cli.main(["train", "ape", "--run", "run", *words, *QUICK, "model.output.mapping=entmax"]) == 0
+    (folder / "model.safetensors").unlink()
+    assert cli.main(["eval", "run"]) == 0
+    assert "TER doing nothing" in capsys.readouterr().out
+
+
+def answered(monkeypatch, capsys, text, *options):
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
+    code = cli.main(["predict", "run", *options])
+    return code, capsys.readouterr()
+
+
+def test_from_training_to_the_page(tmp_path, monkeypatch, capsys):
+    assert cli.main(["train", "ape", "--run", "run", *TINY, *QUICK]) == 0
+    said = capsys.readouterr().out
+    assert "TER doing nothing" in said and "improved" in said and "worsened" in said
+    long = " ".join(["vier"] * 1000)
+    text = f"vier\tFour\nvier\t\n\tfour\n\t\n{long}\tKEEP me\n"
+    code, found = answered(monkeypatch, capsys, text)
+    lines = found.out.splitlines()
+    assert code == 1 and len(lines) == 5 and lines[3].startswith("#ERROR line 4") and lines[4] == "KEEP me"
+    assert "left as it is" in found.err
+    code, found = answered(monkeypatch, capsys, "vier\tFour\n", "--json")
+    known = json.loads(found.out)
+    assert code == 0 and {"edits", "outputs", "proved best"} <= {*known}
+    assert {edit["edit"] for edit in known["edits"]} <= {"keep", "replace", "insert", "delete", "shift"}
+    assert cli.main(["report", "run"]) == 0
+    written = [Path(line) for line in capsys.readouterr().out.splitlines()]
+    page = next(path for path in written if path.name == "edits.html").read_text(encoding="utf-8")
+    assert "% source" in page and 'class="delete"' in page and "<script" not in page
+
+
+def test_resumed_it_ends_with_the_same_bits(capsys):
+    """From the checkpoint in the middle: the weights, their average and the optimiser go on as if nothing had been."""
+    assert cli.main(["train", "ape", "--run", "whole", *TINY, *QUICK, "moving_average=0.3", "dropout=0.2"]) == 0
+    shutil.copytree("whole", "broken")
+    checkpoints = Path("broken/checkpoints")
+    (checkpoints / "previous.ckpt").replace(checkpoints / "last.ckpt")
+    assert torch.load(checkpoints / "last.ckpt", weights_only=True)["global_step"] == 2
+    assert cli.main(["train", "--resume", "broken"]) == 0
+    one, other = (
+        torch.load(Path(run) / "checkpoints/last.ckpt", weights_only=True)["state_dict"] for run in ("whole", "broken")
+    )
+    assert one.keys() == other.keys() and any(name.startswith("averaged.") for name in one)
+    assert all(torch.equal(value, other[name]) for name, value in one.items())
+
+
+def test_doing_nothing_beside_a_dual_source_transformer(capsys):
+    assert cli.main(["train", "ape", "--run", "run", "kind=dual-source", *TINY, *QUICK, "moving_average=0"]) == 0
+    assert "TER doing nothing" in capsys.readouterr().out
+    assert cli.main(["report", "run"]) == 0
+
+
+def test_the_average_of_the_weights_is_what_answers():
+    from parsimax.recipes.ape.recipe import RECIPE
+    from parsimax.recipes.kit.settings import changed
+
+    settings = changed(Settings(), {"model.pretrain": "0", "train.moving_average": "0.25", "model.layers": "1"})
+    pairs = RECIPE.pairs(settings, "val")[:4]
+    pieces = RECIPE.learn(settings, pairs)
+    task = RECIPE._task(settings, pieces, pairs, pairs)
+    assert task.answering is task.averaged and task.averaged is not task.model
+    start = task.model.words.weight.detach().clone()
+    with torch.no_grad():
+        task.model.words.weight.add_(1.0)
+    type(task).global_step = property(lambda self: 100)
+    try:
+        task._average(0.25)
+    finally:
+        del type(task).global_step
+    torch.testing.assert_close(task.averaged.words.weight, start + 0.25)
+    tied = task.averaged
+    assert (
+        tied.decoder[0].own.projections.key.weight.data_ptr() == tied.encoder[0].own.projections.key.weight.data_ptr()
+    )
+    assert not any(parameter.requires_grad for parameter in tied.parameters())
+
+
+def test_noise_from_the_command_line(tmp_path, capsys):
+    root = triplet_files(tmp_path / "data")
+    words = ["ape", "noise", "--real", str(root), "--target", str(root / "test.pe"), "--out", str(root)]
+    assert cli.main([*words, "--source", str(root / "test.src")]) == 0
+    assert "8 triplets written" in capsys.readouterr().out
+    assert len(read(Data(root=root, artificial="artificial", oversample=2), "train")) == 88
+    assert cli.main([*words, "--source", str(root / "train.src"), "--name", "other"]) == 2
+    assert "must be parallel" in capsys.readouterr().err
+
+
+def test_settings_that_do_not_go_together(capsys):
+    assert cli.main(["train", "ape", "oversample=3", *QUICK]) == 2
+    assert "data.artificial" in capsys.readouterr().err
+    assert Model().kind == "self-tied"
