@@ -31,6 +31,7 @@ class Call:
     scale: float
     dropout: float
     lead: tuple[int, ...]
+    seed: Tensor | None = None  # of dropout that repeats; without one torch's own dropout draws
 
     @property
     def rows(self) -> tuple[int, ...]:

@@ -8,6 +8,7 @@ formula takes over.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -19,6 +20,7 @@ from ..engine.modes import derivative_is_observed, kernels_serve
 from ..engine.operators import define
 from ..mappings.entmax import entmax
 from .arguments import Call
+from .dropout import draw_seed
 from .formula import attend as attend_plainly
 from .formula import repeated
 
@@ -27,16 +29,20 @@ ops = torch.ops.parsimax
 
 @dataclass(frozen=True)
 class _Fixed:
-    """What has no gradient. ``alpha`` counts if it is not given as a tensor."""
+    """What has no gradient, in the order of the operators. ``alpha`` counts if it is not given as a tensor."""
 
     alpha: float
     causal: bool
     scale: float
+    dropout: float = 0.0  # torch leaves out what is a default of the schema
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter((self.alpha, self.causal, self.scale, self.dropout))
 
 
 def can_run(call: Call, alpha: float | Tensor, return_weights: bool) -> bool:
     tensors = [t for t in (call.q, call.k, call.v, call.mask, alpha) if isinstance(t, Tensor)]
-    return kernels_serve("entmax_attention", *tensors, dropout=call.dropout, return_weights=return_weights)
+    return kernels_serve("entmax_attention", *tensors, return_weights=return_weights)
 
 
 def attend(call: Call, alpha: float | Tensor) -> Tensor:
@@ -51,16 +57,18 @@ def attend(call: Call, alpha: float | Tensor) -> Tensor:
     ]
     inputs += [None if t is None else _folded(t, lead) for t in (call.mask, _tensor(alpha))]
     run = ops.entmax_attention if torch.compiler.is_compiling() else _kernel
-    out: Tensor = run(*inputs, 0.0 if isinstance(alpha, Tensor) else alpha, call.causal, call.scale)
+    seed = draw_seed() if call.dropout else None
+    value = 0.0 if isinstance(alpha, Tensor) else alpha
+    out: Tensor = run(*inputs, value, call.causal, call.scale, call.dropout, seed)
     return out if len(call.lead) == 2 else out.reshape(*call.lead, *out.shape[-2:])
 
 
 def _kernel(*given: Any) -> Tensor:
-    *inputs, alpha, causal, scale = given
+    inputs, fixed, seed = given[:5], _Fixed(*given[5:9]), given[9] if len(given) > 9 else None
     if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in inputs):
-        out: Tensor = _Fused.apply(_Fixed(alpha, causal, scale), *inputs)  # type: ignore[no-untyped-call]
+        out: Tensor = _Fused.apply(fixed, *inputs, seed)  # type: ignore[no-untyped-call]
     else:
-        out = ops._attention_fwd(*inputs, alpha, causal, scale, False)[0]
+        out = ops._attention_fwd(*inputs, *fixed, seed, False)[0]
     return out
 
 
@@ -73,14 +81,16 @@ def _formula(
     value: float,
     causal: bool,
     scale: float,
+    dropout: float = 0.0,
+    seed: Tensor | None = None,
 ) -> Tensor:
-    call = Call(q, k, v, mask, causal, scale, 0.0, tuple(q.shape[:2]))
+    call = Call(q, k, v, mask, causal, scale, dropout, tuple(q.shape[:2]), seed)
     return attend_plainly(call, partial(entmax, alpha=value if alpha is None else alpha))[0]
 
 
 define(
     "entmax_attention(Tensor q, Tensor k, Tensor v, Tensor? mask, Tensor? alpha, float value, bool causal, "
-    "float scale) -> Tensor",
+    "float scale, float dropout=0.0, Tensor? seed=None) -> Tensor",
     _kernel,
     _formula,
     lambda q, k, v, *_: q.new_empty((*q.shape[:-1], v.shape[-1])),
@@ -91,34 +101,33 @@ class _Fused(torch.autograd.Function):
     """q (B, H, L, E), k (B, K, S, E), v (B, K, S, Ev); mask and alpha with dimensions of size 1 where they repeat."""
 
     @staticmethod
-    def forward(
-        ctx: Any, fixed: _Fixed, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, alpha: Tensor | None
-    ) -> Tensor:
-        out, *state = ops._attention_fwd(q, k, v, mask, alpha, fixed.alpha, fixed.causal, fixed.scale, True)
+    def forward(ctx: Any, fixed: _Fixed, *inputs: Tensor | None) -> Tensor:
+        *given, seed = inputs
+        out, *state = ops._attention_fwd(*given, *fixed, seed, True)
         ctx.fixed = fixed
-        ctx.save_for_backward(q, k, v, mask, alpha, *state)
+        ctx.save_for_backward(*inputs, *state)
         result: Tensor = out
         return result
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
         saved = ctx.saved_tensors  # once: checkpointing unpacks them only once
-        inputs, state = saved[:5], saved[5:]
-        wanted = ctx.needs_input_grad[1:]
+        inputs, seed, state = saved[:5], saved[5], saved[6:]
+        wanted = ctx.needs_input_grad[1:6]
         if derivative_is_observed(g):
-            return (None, *_plain_backward(ctx.fixed, inputs, wanted, g))
-        rest = (ctx.fixed.alpha, ctx.fixed.causal, ctx.fixed.scale)
-        grads = ops._attention_bwd(g, *inputs[:5], *rest, *state, wanted[3])
+            return (None, *_plain_backward(ctx.fixed, inputs, seed, wanted, g), None)
+        grads = ops._attention_bwd(g, *inputs, *ctx.fixed, seed, *state, wanted[3])
         dq, dk, dv, dalpha, dmask = grads
         by = zip((dq, dk, dv, dmask, dalpha), inputs, wanted, strict=True)
-        return (None, *(d.sum_to_size(t.shape).to(t.dtype) if w else None for d, t, w in by))
+        return (None, *(d.sum_to_size(t.shape).to(t.dtype) if w else None for d, t, w in by), None)
 
 
-def _plain_backward(fixed: _Fixed, inputs: tuple[Any, ...], wanted: tuple[bool, ...], g: Tensor) -> list[Tensor | None]:
+def _plain_backward(
+    fixed: _Fixed, inputs: tuple[Any, ...], seed: Tensor | None, wanted: tuple[bool, ...], g: Tensor
+) -> list[Tensor | None]:
     """The gradient as a differentiable function: for create_graph, batched gradients, forward over reverse."""
     with torch.enable_grad():
-        q, k, v, mask, alpha = inputs
-        out = _formula(q, k, v, mask, alpha, fixed.alpha, fixed.causal, fixed.scale)
+        out = _formula(*inputs, *fixed, seed)
         at = [t for t, w in zip(inputs, wanted, strict=True) if w]
         grads = iter(torch.autograd.grad(out, at, g, create_graph=True, allow_unused=True, materialize_grads=True))
     return [next(grads) if w else None for w in wanted]

@@ -21,6 +21,9 @@ SHAPES = {
 }
 ATTENTION = {1024: 0.5, 2048: 0.45, 4096: 0.4}
 ATTENTION_LEARNED = 0.8
+DROPOUT = 0.1
+ATTENTION_DROPOUT = 0.5  # against SDPA with the same dropout
+DROPOUT_SIZES = (128, 512, 1024, 2048)
 ELEMENTS = 8_000_000  # of the cases with ever longer rows
 
 
@@ -102,6 +105,13 @@ def _attentions() -> Iterator[Case]:
             yield _attention(n, causal, "entmax_attention_learned", ATTENTION_LEARNED)
 
 
+def _with_dropout() -> Iterator[Case]:
+    for n in DROPOUT_SIZES:
+        for causal in (False, True):
+            for ours in ("entmax_attention_dropout", "entmax_attention_dropout_learned"):
+                yield replace(_attention(n, causal, ours, ATTENTION_DROPOUT), against="sdpa_dropout")
+
+
 def _in_bfloat16(case: Case) -> Case:
     limit = None if case.limit is None else case.limit + BFLOAT16_EXTRA
     return replace(case, name=f"{case.name}/bfloat16", dtype="bfloat16", limit=limit)
@@ -145,7 +155,8 @@ def _scaling() -> Iterator[Scaling]:
         cases = tuple(Case(f"{ours}/{n}", "scaling", (ELEMENTS // n, n), ours, "softmax", None) for n in lengths)
         yield Scaling(f"time/{ours}", lengths, cases, "time", 0.1)
     sizes = (1024, 2048, 4096, 8192)
-    for ours in ("entmax_attention", "entmax_attention_learned"):
+    attentions = ("entmax_attention", "entmax_attention_learned")
+    for ours in (*attentions, "entmax_attention_dropout", "entmax_attention_dropout_learned"):
         sparse = tuple(_attention(n, False, ours, None) for n in sizes)
         yield Scaling(f"memory/{ours}", sizes, sparse, "memory", 1.1)
         yield Scaling(f"memory/{ours}/dense", sizes, tuple(map(_nearly_dense, sparse)), "memory", 1.1)
@@ -156,7 +167,7 @@ def _registry() -> Iterator[Case | Scaling]:
     halves = [_in_bfloat16(case) for case in plain]
     attentions = [*_attentions()]
     dense = [_nearly_dense(case) for case in (*plain, *halves)]
-    yield from (*_small(), *plain, *attentions, *halves, *dense, *map(_nearly_dense, attentions))
+    yield from (*_small(), *plain, *attentions, *_with_dropout(), *halves, *dense, *map(_nearly_dense, attentions))
     for case in (*plain, *halves, *dense):
         yield from _against_peer(case)
     yield from _scaling()

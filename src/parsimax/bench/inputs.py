@@ -25,6 +25,7 @@ class Inputs:
     target: Tensor
     upstream: Tensor | None
     causal: bool = False
+    kept: Tensor | None = None  # what dropout leaves: for the truth
 
     def __getitem__(self, name: str) -> Tensor:
         return self.leaves[name]

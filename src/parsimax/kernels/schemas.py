@@ -205,12 +205,14 @@ def _linear_loss_bwd(g: Tensor, hidden: Tensor, weight: Tensor, bias: Tensor | N
 
 @operator(
     "_attention_fwd(Tensor q, Tensor k, Tensor v, Tensor? mask, Tensor? alpha, float alpha_value, bool causal, "
-    "float scale, bool need_state) -> (Tensor out, Tensor threshold, Tensor index, Tensor weight, Tensor count)"
+    "float scale, float dropout, Tensor? seed, bool need_state) -> "
+    "(Tensor out, Tensor threshold, Tensor index, Tensor weight, Tensor count)"
 )
 def _attention_fwd(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> tuple[Tensor, ...]:
     """(context, and the support of each query); the numbers are (maximum, edge).
 
-    q (B, H, L, E), k (B, K, S, E), v (B, K, S, Ev), K divides H; mask and alpha have size 1 where they repeat.
+    q (B, H, L, E), k (B, K, S, E), v (B, K, S, Ev), K divides H; mask and alpha have size 1 where they repeat. With
+    dropout, ``seed`` is one int64, and weights are kept as those before dropout (``_attention/dropout.py``).
     """
     lead = q.shape[:-1]
     return q.new_empty((*lead, v.shape[-1])), *_support(q, lead, 2, k.shape[-2], rest[-1])
@@ -218,8 +220,8 @@ def _attention_fwd(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> tuple[Tensor,
 
 @operator(
     "_attention_bwd(Tensor grad, Tensor q, Tensor k, Tensor v, Tensor? mask, Tensor? alpha, float alpha_value, "
-    "bool causal, float scale, Tensor threshold, Tensor index, Tensor weight, Tensor count, bool mask_grad) -> "
-    "(Tensor dq, Tensor dk, Tensor dv, Tensor dalpha, Tensor dmask)"
+    "bool causal, float scale, float dropout, Tensor? seed, Tensor threshold, Tensor index, Tensor weight, "
+    "Tensor count, bool mask_grad) -> (Tensor dq, Tensor dk, Tensor dv, Tensor dalpha, Tensor dmask)"
 )
 def _attention_bwd(g: Tensor, q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> tuple[Tensor, ...]:
     lead = q.shape[:-1]

@@ -15,6 +15,11 @@ struct Attention {
   int64_t cap;                                                    // support kept for the backward, entries a row
   double scale, alpha_value;
   bool causal;
+  // Dropout (dropout.inl): a key is dropped if its 32 random bits are below `dropped`, else multiplied by the scale.
+  bool dropping;
+  uint32_t dropped;
+  double kept_scale;
+  uint64_t seed;
   View<const void> q, k, v;
   View<const void> mask;  // none, allowed (one byte each) or bias (numbers)
   int64_t mask_key;       // stride of the mask along the keys: 0 or 1
@@ -44,10 +49,12 @@ struct AttentionKernels {
 static constexpr int64_t score_stride(int64_t keys) { return (keys + 63) / 64 * 64 + 16; }
 // Whether the forward solves several rows at once, in float.
 static constexpr bool is_short(const Attention& a) { return a.keys <= SHORT; }
+// What a task carves from its scratch (attention.inl), each piece rounded up to a line.
 static constexpr int64_t scratch_bytes(const Attention& a, bool backward, int64_t size) {
-  const int64_t n = score_stride(a.keys) + 96;
+  const int64_t stride = score_stride(a.keys), row = (stride + 96) * 8;
   const int64_t rows = !backward && size == 4 && is_short(a) ? 2 * a.tile * a.keys * size + scratch_bytes(a.keys) : 0;
-  return (a.tile * (n * (backward ? 2 : 1) + 2 * a.dim + a.value_dim) + n) * size + n * 28 + 1024 + rows;
+  const int64_t tile = a.tile * (stride * (backward ? 2 : 1) + a.dim * (backward ? 2 : 1) + a.value_dim) * size;
+  return tile + row * (backward ? 6 : 3) + rows + 16 * 64;
 }
 static constexpr int64_t padded_keys(int64_t keys) { return (keys + 63) / 64 * 64; }
 }  // namespace parsimax

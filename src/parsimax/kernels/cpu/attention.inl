@@ -5,6 +5,7 @@
 #pragma once
 #include "attention.h"
 #include "attention_rows.inl"
+#include "dropout.inl"
 #include "gemm.inl"
 #include "short.inl"
 
@@ -151,6 +152,18 @@ template <class S> struct Forward {
   }
 };
 
+// What dropout leaves of a support, packed to the front.
+template <class T> i64 drop(const Dropout& dropout, i64 count, T* weight, int32_t* index, T* factor) {
+  dropout.factors<T>(index, count, factor);
+  i64 kept = 0;
+  for (i64 j = 0; j < count; j++) {
+    weight[kept] = weight[j] * factor[j];
+    index[kept] = index[j];
+    kept += factor[j] != 0;
+  }
+  return kept;
+}
+
 template <class S> void forward(const Attention& a, i64 task, void* scratch_) {
   using T = Compute<S>;
   const i64 tiles = (a.queries + a.tile - 1) / a.tile, stride = parsimax::score_stride(a.keys);
@@ -159,6 +172,7 @@ template <class S> void forward(const Attention& a, i64 task, void* scratch_) {
   T* scores = carve<T>(scratch, a.tile * stride);
   T* weight = (T*)carve<double>(scratch, stride + PAD);
   int32_t* index = carve<int32_t>(scratch, stride + PAD);
+  T* factor = (T*)carve<double>(scratch, stride + PAD);
   Forward<S> f{a, w, weight, index};
   S* result = (S*)a.out + w.row(a, 0) * a.value_dim;
   T* out = same<S, T> ? (T*)result : carve<T>(scratch, a.tile * a.value_dim);
@@ -193,10 +207,12 @@ template <class S> void forward(const Attention& a, i64 task, void* scratch_) {
       __builtin_memcpy((T*)a.weight + row * a.cap, weight, count * sizeof(T));
     }
     if (whole) {
+      if (a.dropping) Dropout(a, row).factors<T>(nullptr, n, factor), multiply(s, factor, n);
       fill<T>(s + n, width - n, 0);
       run++;
       continue;
     }
+    if (a.dropping && count > 0) count = drop<T>(Dropout(a, row), count, weight, index, factor);
     finish_run(r);
     if (count < 0) fill<T>(o, a.value_dim, T(__builtin_nan("")));
     else combine<T>(count, weight, index, v, a.v.l, a.value_dim, o);
@@ -211,7 +227,7 @@ template <class S> struct Backward {
   using T = Compute<S>;
   const Attention& a;
   const i64 which, part, stride;
-  T *scores, *grads, *weight, *dweight;
+  T *scores, *grads, *weight, *dweight, *factor;  // factor: what dropout multiplies the weights by
   double *slope, *rho;  // also used as T
   int32_t* index;
   T *dk, *dv, *q_room, *grad_room, *dq_room;
@@ -228,6 +244,7 @@ template <class S> struct Backward {
     grads = carve<T>(scratch, a.tile * stride);
     weight = (T*)carve<double>(scratch, stride + PAD);
     dweight = (T*)carve<double>(scratch, stride + PAD);
+    factor = (T*)carve<double>(scratch, stride + PAD);
     slope = carve<double>(scratch, stride + PAD);
     rho = carve<double>(scratch, stride + PAD);
     index = carve<int32_t>(scratch, stride + PAD);
@@ -324,14 +341,17 @@ template <class S> struct Backward {
   }
 
   void sparse_row(i64 r, i64 count, const int32_t* at, const T* p) {
-    for (i64 j = 0; j < count; j++) dweight[j] = dot<T>(grad(r), v + at[j] * a.v.l, a.value_dim);
+    if (a.dropping) Dropout(a, w.row(a, r)).factors<T>(at, count, factor);
+    else fill<T>(factor, count, 1);
+    for (i64 j = 0; j < count; j++)  // the value of a dropped key is not read
+      dweight[j] = factor[j] != 0 ? factor[j] * dot<T>(grad(r), v + at[j] * a.v.l, a.value_dim) : T(0);
     through_mapping(r, count, p, dweight);
     if (T* m = dmask(r))
       for (i64 j = 0; j < count; j++) m[at[j]] = dweight[j];
     for (i64 j = 0; j < count; j++) dweight[j] *= T(a.scale);
     combine<T>(count, dweight, at, k, a.k.l, a.dim, dq(r));
     for (i64 j = 0; j < count; j++) {
-      accumulate<T>(p[j], grad(r), dv + at[j] * a.value_dim, a.value_dim);
+      if (factor[j] != 0) accumulate<T>(p[j] * factor[j], grad(r), dv + at[j] * a.value_dim, a.value_dim);
       accumulate<T>(dweight[j], q(r), dk + at[j] * a.dim, a.dim);
     }
   }
@@ -345,7 +365,9 @@ template <class S> struct Backward {
     for (i64 r = first; r < last; r++) {
       const i64 n = keys_of(a, w.first + r);
       T *pr = scores + r * stride, *gr = grads + r * stride;
+      if (a.dropping) Dropout(a, w.row(a, r)).factors<T>(nullptr, n, factor), multiply(gr, factor, n);
       through_dense(r, n, pr, gr);
+      if (a.dropping) multiply(pr, factor, n);
       if (T* m = dmask(r)) __builtin_memcpy(m, gr, n * sizeof(T));
       for (i64 j = 0; j < n; j++) gr[j] *= T(a.scale);
       for (i64 j = n; j < width; j++) pr[j] = gr[j] = 0;
