@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 import parsimax
 
-from .cases import DROPOUT, TOPK
+from .cases import DROPOUT, MAPPED, TOPK
 from .inputs import Inputs
 
 Call = Callable[[Inputs], Tensor]
@@ -63,8 +63,16 @@ def _dropped(i: Inputs, alpha: float | Tensor) -> Tensor:
     return (weights * i.kept / (1 - DROPOUT)) @ i["value"]
 
 
+def _mapped(name: str) -> Side:
+    def call(i: Inputs) -> Tensor:
+        given = (i["query"], i["key"], i["value"], i.mask, 0.0, i.causal)
+        return parsimax.attention(*given, mapping=name, **MAPPED[name])
+
+    return Side(call)
+
+
 def _sdpa(i: Inputs, p: float = 0.0) -> Tensor:
-    return F.scaled_dot_product_attention(i["query"], i["key"], i["value"], dropout_p=p, is_causal=i.causal)
+    return F.scaled_dot_product_attention(i["query"], i["key"], i["value"], i.mask, p, i.causal)
 
 
 def _exact_linear_loss(i: Inputs) -> Tensor:
@@ -87,6 +95,7 @@ OURS = {
         lambda i: _attention(i, i.alpha, DROPOUT), lambda i: _dropped(i, i.alpha), learned=True
     ),
 }
+OURS |= {f"attention_{name}": _mapped(name) for name in MAPPED}
 TORCH = {
     "softmax": Side(lambda i: torch.softmax(i["scores"], -1)),
     "cross_entropy": Side(lambda i: F.cross_entropy(i["scores"], i.target)),

@@ -140,6 +140,7 @@ CPU = Backend(
         "fenchel_young_loss": _LOSS,
         "linear_entmax_loss": (_soft, _smoothed_layer),
         "entmax_attention": (_weights,),
+        "attention": (_detached, _weights),
     },
 )
 BACKENDS = {backend.name: backend for backend in (CPU,)}

@@ -6,7 +6,8 @@
 //   topk         sparsemax; of a larger support the k largest stay, and share what the others had
 //   budget       p = clip(x - tau, 0, 1): lane maxima bound tau from below, bracketed Newton among the candidates
 //   r-, tsoftmax p = w e^z / S, w = (1 + z / t)_+, z = x - max; t = max - quantile, by selection, or given
-//   normmax      p = d^k / D, d = (z + E)_+, k = 1 / (alpha - 1), sum d^(k + 1) = 1: with r = entmax of scores (k + 1) z at
+//   normmax      p = d^k / D, d = (z + E)_+, k = 1 / (alpha - 1), sum d^(k + 1) = 1: with r = entmax of scores (k + 1)
+//   z at
 //                2 - 1 / alpha, d = r^(1 / (k + 1)) and p = r^(1 / alpha) / D
 #pragma once
 #include "attention.h"
@@ -139,7 +140,7 @@ template <class T> struct Cut {
         e = v > 0 ? e_z : V<T>{};
       }
       store<T, T>(p + j, w * e * scale, n - j);
-      if constexpr (SLOPE) store<T, T>(slope + j, e * rise);
+      if constexpr (SLOPE) store<T, T>(slope + j, w > 0 ? e * rise : V<T>{});
     }
   }
 };
@@ -152,21 +153,25 @@ template <class T> struct RowMap {
   bool is_soft() const {  // tsoftmax without a cut that float could see
     return a.mapping == Attention::tsoftmax && param > (same<T, float> ? 1e30 : 1e290);
   }
-  bool is_cut() const {
-    return a.mapping == Attention::rsoftmax || (a.mapping == Attention::tsoftmax && !is_soft());
-  }
+  bool is_cut() const { return a.mapping == Attention::rsoftmax || (a.mapping == Attention::tsoftmax && !is_soft()); }
   Cut<T> cut() const { return {state[0], state[1], state[2]}; }
   double factor() const { return 1 / (1 - param); }  // of sparsegen
   Alpha inner() const { return Alpha(a.mapping == Attention::normmax ? 2 - 1 / param : is_soft() ? 1 : 2); }
   bool in_double() const { return same<T, float> && a.mapping == Attention::normmax && param > 2; }
   bool valid() const {
     switch (a.mapping) {
-      case Attention::sparsegen: return param < 1 && param > -INF<double>;
-      case Attention::budget: return param >= 0;
-      case Attention::rsoftmax: return param >= 0 && param <= 1;
-      case Attention::tsoftmax: return param > 0;
-      case Attention::normmax: return param > 1 && param < INF<double>;
-      default: return true;
+      case Attention::sparsegen:
+        return param < 1 && param > -INF<double>;
+      case Attention::budget:
+        return param >= 0;
+      case Attention::rsoftmax:
+        return param >= 0 && param <= 1;
+      case Attention::tsoftmax:
+        return param > 0;
+      case Attention::normmax:
+        return param > 1 && param < INF<double>;
+      default:
+        return true;
     }
   }
   // An entry outside of the support that the gradient reaches: the lower one of the two that a quantile lies between.
@@ -181,13 +186,17 @@ template <class T> struct RowMap {
     if (found.status != FOUND) return found;
     state[0] = k.max;
     switch (a.mapping) {
-      case Attention::topk: return topk(s, n, value, index, room);
-      case Attention::budget: return budget(s, n, k, value, index, room);
-      case Attention::rsoftmax: return rsoftmax(s, n, value, room);
+      case Attention::topk:
+        return topk(s, n, value, index, room);
+      case Attention::budget:
+        return budget(s, n, k, value, index, room);
+      case Attention::rsoftmax:
+        return rsoftmax(s, n, value, room);
       case Attention::tsoftmax:
         if (!is_soft()) return tsoftmax(s, n, value);
         [[fallthrough]];
-      default: break;
+      default:
+        break;
     }
     sharpen(s, n);
     if (in_double()) {
@@ -235,16 +244,22 @@ template <class T> struct RowMap {
       row_weights<T>(s, n, inner(), 0, e, wide);
     }
   }
+  // What solve gave to weights, in place.
+  void weights(T* kept, i64 n) const {
+    if (is_cut()) cut().template weights<false>(kept, kept, nullptr, n);
+  }
   // From dL/dp to dL/dscore in place, on kept numbers (those of columns `at`, or of all of them) whose weights are p.
   // Returns dL/dparameter. slope, rho: room for n numbers and a vector more.
   double gradient(i64 n, const T* kept, T* p, const int32_t* at, T* g, void* slope, void* rho) const {
     if (is_cut()) return cut_gradient(n, kept, p, at, g, (T*)slope);
     if (p != kept) __builtin_memcpy(p, kept, n * sizeof(T));
     switch (a.mapping) {
-      case Attention::budget: return budget_gradient(n, p, g);
+      case Attention::budget:
+        return budget_gradient(n, p, g);
       case Attention::normmax:
         return in_double() ? norm_gradient(n, p, g, (double*)slope) : norm_gradient(n, p, g, (T*)slope);
-      default: break;
+      default:
+        break;
     }
     weight_gradient<T>(n, inner(), false, p, g, slope, rho);
     if (a.mapping != Attention::sparsegen) return 0;
@@ -344,7 +359,7 @@ template <class T> struct RowMap {
         least += clipped_root(lanes, c, param);
         least -= 1e-6 * (1 + (least < 0 ? -least : least));
       }
-    } else least = -INF<double>;
+    }
     const i64 c = gather_some<T>(s, n, T(0), least, n, value, index);
     for (i64 i = 0; i < c; i++) z[i] = double(value[i]);
     if (param < double(allowed)) {
@@ -401,21 +416,26 @@ template <class T> struct RowMap {
     found.status = FOUND, found.value = value, found.index = nullptr, found.count = n;
     return found;
   }
-  // With q = max - t and c = 1 / (x - q) on the support: dx = p (g - mean)(1 + c), dq = -sum p (g - mean) c, which goes to
-  // what the threshold hangs on.
+  // With q = max - t and c = 1 / (x - q) on the support: dx = p (g - mean)(1 + c), dq = -sum p (g - mean) c, and dq
+  // goes to what the cut hangs on: two order statistics, or the maxima.
   double cut_gradient(i64 n, const T* kept, T* p, const int32_t* at, T* g, T* slope) const {
-    const T top = kept_of_maximum();
-    const i64 ties = i64(state[5]);
-    if (a.mapping == Attention::tsoftmax && ties > 1 && kept == p) return shared_gradient(n, kept, p, g, slope, top, ties);
-    T* tied = slope;
-    if (a.mapping == Attention::tsoftmax && ties > 1) tied = nullptr;
-    (void)tied;
     cut().template weights<true>(kept, p, slope, n);
     if (!(state[1] > 0)) {
       fill<T>(g, n, 0);
       return 0;
     }
-    const double dq = through(n, p, g, slope);
+    Total<T> along, down;
+    for (i64 j = 0; j < n; j += W<T>) {
+      const V<T> v = load<T>(p + j, n - j, T(0));
+      along.add(v > 0 ? v * load<T>(g + j, n - j, T(0)) : V<T>{});
+    }
+    const T mean = T(along.get());
+    for (i64 j = 0; j < n; j += W<T>) {
+      const V<T> c = load<T>(slope + j), h = c > 0 ? load<T>(g + j, n - j, T(0)) - mean : V<T>{};
+      down.add(h * c);
+      store<T, T>(g + j, h * (load<T>(p + j, n - j, T(0)) + c), n - j);
+    }
+    const double dq = -down.get();
     const auto give = [&](i64 column, double much) {
       i64 j = column;
       if (at)
@@ -427,8 +447,38 @@ template <class T> struct RowMap {
       give(i64(state[5]), state[3] * dq);
       return dq * state[6];
     }
-    give(i64(state[4]), dq);
+    if (state[5] == 1) give(i64(state[4]), dq);
+    else {  // evenly, as amax of torch does
+      T top = 0;
+      i64 ties = 0;
+      for (i64 j = 0; j < n; j++) top = p[j] > top ? p[j] : top;
+      for (i64 j = 0; j < n; j++) ties += p[j] == top;
+      for (i64 j = 0; j < n; j++) g[j] += p[j] == top ? T(dq / double(ties)) : T(0);
+    }
     return -dq;
+  }
+  // dp_i = u_i (dz_i - <p, dz>) - p_i (...) with u = k p / d: dz = e - p sum e, e = u (g - mean).
+  template <class C> double norm_gradient(i64 n, const T* p, T* g, C* e) const {
+    const double k = 1 / (param - 1), D = state[2];
+    const V<C> one = all<C>(1);
+    Total<C> along, all_e, by_log, entropy;
+    for (i64 j = 0; j < n; j += W<C>) {
+      const V<C> v = load<C>(p + j, n - j, T(0));
+      along.add(v > 0 ? v * load<C>(g + j, n - j, T(0)) : V<C>{});
+    }
+    const C mean = C(along.get());
+    for (i64 j = 0; j < n; j += W<C>) {
+      const V<C> v = load<C>(p + j, n - j, T(0)), h = v > 0 ? load<C>(g + j, n - j, T(0)) - mean : V<C>{};
+      const V<C> l = log2<C>((v > 0 ? v : one) * C(D)) * C(param - 1), d = exp2<C>(l), u = v / d * C(k) * h;
+      all_e.add(u);
+      by_log.add(v * h * l);
+      entropy.add(v * d * l);
+      store<C, C>(e + j, u);
+    }
+    const double sum_e = all_e.get(), ln2 = 0.69314718055994530942;
+    for (i64 j = 0; j < n; j += W<C>)
+      store<T, C>(g + j, load<C>(e + j) - load<C>(p + j, n - j, T(0)) * C(sum_e), n - j);
+    return -k * k * ln2 * (by_log.get() - sum_e * entropy.get() / (k + 1));
   }
 };
 }  // namespace attention
