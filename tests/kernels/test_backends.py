@@ -93,6 +93,7 @@ KERNEL = {
     "budget_sparsemax": "_budget",
     "linear_entmax_loss": "_linear_loss",
     "entmax_attention": "_attention_fwd",
+    "attention": "_attention_fwd",
 }
 
 
@@ -322,10 +323,12 @@ def samples():
     yield "_linear_loss_fwd", (HIDDEN / 100, WEIGHT, None, Y, None, 1.5, 0.0, True)
     _, *state = torch.ops.parsimax._linear_loss_fwd(HIDDEN, WEIGHT, BIAS, Y, None, 1.5, 0.0, True)
     yield "_linear_loss_bwd", (torch.ones(4), HIDDEN, WEIGHT, BIAS, Y, None, 1.5, 0.0, *state)
-    yield "_attention_fwd", (*near, None, None, 1.5, False, 0.3, True)
+    seed = torch.tensor(5)
+    yield "_attention_fwd", (*near, None, None, 1.5, 0, False, 0.3, 0.0, None, True)
+    yield "_attention_fwd", (*near, None, None, 1.5, 0, False, 0.3, 0.4, seed, True)
     own = torch.full((1, 2, 1, 1), 1.5, dtype=torch.float64)
-    _, *state = torch.ops.parsimax._attention_fwd(*Q, None, own, 0.0, False, 0.3, True)
-    yield "_attention_bwd", (Q[0], *Q, None, own, 0.0, False, 0.3, *state, False)
+    _, *state = torch.ops.parsimax._attention_fwd(*Q, None, own, 0.0, 0, False, 0.3, 0.4, seed, True)
+    yield "_attention_bwd", (Q[0], *Q, None, own, 0.0, 0, False, 0.3, 0.4, seed, *state, False)
     x = X.clone().requires_grad_()
     yield "entmax", (x, ALPHA, 0.0)
     yield "topk_sparsemax", (x, 3)
@@ -333,7 +336,15 @@ def samples():
     yield "budget_sparsemax", (x, torch.full((1, 1), 2.0))
     yield "entmax_loss", (x, Y, None, 1.5, 0.1, None)
     yield "linear_entmax_loss", (HIDDEN.clone().requires_grad_(), WEIGHT, None, None, Y, 1.5, 0.0)
-    yield "entmax_attention", (Q[0].clone().requires_grad_(), Q[1], Q[2], None, None, 1.5, True, 0.3)
+    for i, value in enumerate((0.2, 3.0, 2.0, 0.5, 1.5, 2.0), 1):
+        given = (None, None, value, i, True, 0.3, 0.4, seed)
+        yield "_attention_fwd", (*near, *given, False)
+        _, *state = torch.ops.parsimax._attention_fwd(*near, *given, True)
+        yield "_attention_bwd", (Q[0], *near, *given, *state, False)
+        given = (None, None, value, schemas.MAPPINGS[i], False, 0.3, 0.4, seed)
+        yield "attention", (Q[0].clone().requires_grad_(), Q[1], Q[2], *given)
+    for dropout in ((), (0.4, seed)):
+        yield "entmax_attention", (Q[0].clone().requires_grad_(), Q[1], Q[2], None, None, 1.5, True, 0.3, *dropout)
 
 
 SAMPLES = list(samples()) if library.AVAILABLE else []

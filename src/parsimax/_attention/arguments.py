@@ -31,6 +31,7 @@ class Call:
     scale: float
     dropout: float
     lead: tuple[int, ...]
+    seed: Tensor | None = None  # of dropout that repeats; without one torch's own dropout draws
 
     @property
     def rows(self) -> tuple[int, ...]:
@@ -76,7 +77,7 @@ def check_alpha(alpha: float | Tensor, call: Call, domain: Interval, where: str)
         return check_number(alpha, domain, "alpha", where)
     if not alpha.is_floating_point():
         raise TypeError(f"{where}: alpha must be floating point, got {alpha.dtype}")
-    if not _broadcasts(alpha, call.rows):
+    if not broadcasts(alpha, call.rows):
         hint = f"; for one α per head use alpha.view({alpha.shape[0]}, 1, 1)" if alpha.dim() == 1 else ""
         raise ValueError(
             f"{where}: alpha of shape {tuple(alpha.shape)} must be 0-dim or broadcast to {call.rows}, "
@@ -85,7 +86,7 @@ def check_alpha(alpha: float | Tensor, call: Call, domain: Interval, where: str)
     return alpha
 
 
-def _broadcasts(tensor: Tensor, shape: tuple[int, ...]) -> bool:
+def broadcasts(tensor: Tensor, shape: tuple[int, ...]) -> bool:
     own = tuple(tensor.shape)
     return len(own) <= len(shape) and all(a in (1, b) for a, b in zip(own, shape[len(shape) - len(own) :], strict=True))
 
@@ -161,5 +162,5 @@ def _check_mask(mask: Tensor, q: Tensor, given: torch.dtype, shape: tuple[int, .
         )
     if mask.device != q.device:
         raise ValueError(f"{where}: attn_mask must be on {q.device} as the query is, got {mask.device}")
-    if not _broadcasts(mask, shape):
+    if not broadcasts(mask, shape):
         raise ValueError(f"{where}: attn_mask of shape {tuple(mask.shape)} does not broadcast to (…, L, S) = {shape}")

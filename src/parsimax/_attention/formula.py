@@ -12,6 +12,7 @@ from torch.nn import functional as F
 
 from ..engine.modes import is_plain
 from .arguments import Call
+from .dropout import factors
 
 Mapping = Callable[..., Tensor]  # (scores, mask=…) -> weights, over the last dimension
 
@@ -22,9 +23,16 @@ def attend(call: Call, mapping: Mapping) -> tuple[Tensor, Tensor]:
         wide = torch.promote_types(call.q.dtype, torch.float32)
         scores, allowed = _scores(call, wide)
         weights = mapping(scores, mask=allowed)
-        kept = F.dropout(weights, call.dropout) if call.dropout else weights
-        out = _weighted(kept, repeated(call.v.to(wide), call.lead))
+        out = _weighted(_dropped(weights, call), repeated(call.v.to(wide), call.lead))
     return out.to(call.q.dtype), weights.to(call.q.dtype)
+
+
+def _dropped(weights: Tensor, call: Call) -> Tensor:
+    if not call.dropout:
+        return weights
+    if call.seed is None:
+        return F.dropout(weights, call.dropout)
+    return weights * factors(call.seed, tuple(weights.shape), call.dropout, weights)
 
 
 def _weighted(weights: Tensor, v: Tensor) -> Tensor:

@@ -8,11 +8,12 @@ from typing import Any, Literal, overload
 
 from torch import Tensor
 
-from ..mappings.declaration import MappingModule
+from ..kernels.schemas import MAPPINGS
+from ..mappings.declaration import Entry, MappingModule
 from ..mappings.entmax import ALPHA, entmax
 from ..mappings.registry import MappingLike, resolve
 from . import formula, fused
-from .arguments import Call, check_alpha, prepare
+from .arguments import Call, broadcasts, check_alpha, prepare
 
 
 @overload
@@ -94,7 +95,8 @@ def entmax_attention(
         (tensor([[1.2579]]), tensor([[0.7421, 0.2579, 0.0000]]))
 
     :func:`attention` takes any mapping. On a CPU a kernel computes this without the matrix of all scores, except with
-    dropout or ``return_weights``, and under ``torch.func`` and forward-mode derivatives.
+    ``return_weights``, and under ``torch.func`` and forward-mode derivatives. Its dropout takes a seed from torch's
+    generator, and its stream is not that of ``F.dropout``, which the formula calls.
 
     Reference: Correia, Niculae and Martins, Adaptively Sparse Transformers, EMNLP 2019.
     """
@@ -175,7 +177,8 @@ def attention(
         >>> out.shape, (weights == 0).sum(-1).unique()
         (torch.Size([2, 8, 5, 16]), tensor([4]))
 
-    With "softmax" it equals ``F.scaled_dot_product_attention``, with "entmax" :func:`entmax_attention`.
+    With "softmax" it equals ``F.scaled_dot_product_attention``, with "entmax" :func:`entmax_attention`, whose kernel
+    also takes "rsoftmax", "tsoftmax", "topk_sparsemax", "sparsegen", "budget_sparsemax" and "normmax".
 
     Reference: Vaswani et al., Attention Is All You Need, 2017.
     """
@@ -189,15 +192,31 @@ def attention(
     if entry.name == "entmax":
         alpha: Any = settings.get("alpha", ALPHA.default)
         return _entmax_attention(call, alpha, return_weights, where)
+    parameter = _parameter(entry, settings, call)
+    if parameter is not None:
+        switches = {name: settings.get(name) for name in entry.switches}
+        if fused.can_run(call, entry.name, parameter, return_weights, **switches):
+            return fused.attend(call, entry.name, parameter)
     return _plain_attention(call, partial(entry.function, **settings), return_weights)
+
+
+def _parameter(entry: Entry, settings: dict[str, Any], call: Call) -> float | Tensor | None:
+    """That of a mapping that the fused attention knows, checked. None: the mapping itself will say what is wrong."""
+    setting = entry.setting
+    if entry.name not in MAPPINGS or setting is None or setting.name not in settings:
+        return None
+    value: Any = settings[setting.name]
+    if not isinstance(value, Tensor):
+        return setting.checked(value, entry.name) * 1.0
+    return value if setting.continuous and value.is_floating_point() and broadcasts(value, call.rows) else None
 
 
 def _entmax_attention(
     call: Call, alpha: float | Tensor, return_weights: bool, where: str
 ) -> Tensor | tuple[Tensor, Tensor]:
     alpha = check_alpha(alpha, call, ALPHA.domain, where)
-    if fused.can_run(call, alpha, return_weights):
-        return fused.attend(call, alpha)
+    if fused.can_run(call, "entmax", alpha, return_weights):
+        return fused.attend(call, "entmax", alpha)
     return _plain_attention(call, partial(entmax, alpha=alpha), return_weights)
 
 

@@ -1,4 +1,4 @@
-"""entmax attention by the C++ kernel: scores a tile at a time, and a backward pass through the support.
+"""Attention by the C++ kernel: scores a tile at a time, and a backward pass through the support.
 
 The kernel keeps a threshold and at most 64 weights a query for the backward pass; queries with more have their scores
 computed again. So memory is linear in the sequence length. Where a derivative is itself differentiated the plain
@@ -8,6 +8,7 @@ formula takes over.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -17,8 +18,10 @@ from torch import Tensor
 
 from ..engine.modes import derivative_is_observed, kernels_serve
 from ..engine.operators import define
-from ..mappings.entmax import entmax
+from ..kernels.schemas import MAPPINGS
+from ..mappings.declaration import REGISTRY
 from .arguments import Call
+from .dropout import draw_seed
 from .formula import attend as attend_plainly
 from .formula import repeated
 
@@ -27,19 +30,26 @@ ops = torch.ops.parsimax
 
 @dataclass(frozen=True)
 class _Fixed:
-    """What has no gradient. ``alpha`` counts if it is not given as a tensor."""
+    """What has no gradient, in the order of the operators. ``value`` counts if the parameter is not a tensor."""
 
-    alpha: float
+    value: float
+    mapping: int
     causal: bool
     scale: float
+    dropout: float = 0.0
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter((self.value, self.mapping, self.causal, self.scale, self.dropout))
 
 
-def can_run(call: Call, alpha: float | Tensor, return_weights: bool) -> bool:
-    tensors = [t for t in (call.q, call.k, call.v, call.mask, alpha) if isinstance(t, Tensor)]
-    return kernels_serve("entmax_attention", *tensors, dropout=call.dropout, return_weights=return_weights)
+def can_run(call: Call, mapping: str, parameter: float | Tensor, return_weights: bool, **switches: Any) -> bool:
+    """Whether kernels attend by one of ``MAPPINGS`` with this parameter: α, or what the mapping has in its place."""
+    tensors = [t for t in (call.q, call.k, call.v, call.mask, parameter) if isinstance(t, Tensor)]
+    name = "entmax_attention" if mapping == "entmax" else "attention"
+    return kernels_serve(name, *tensors, return_weights=return_weights, **switches)
 
 
-def attend(call: Call, alpha: float | Tensor) -> Tensor:
+def attend(call: Call, mapping: str, parameter: float | Tensor) -> Tensor:
     """The context; only where :func:`can_run` says so."""
     lead = (1,) * (2 - len(call.lead)) + call.lead
     k, v = call.k, call.v
@@ -49,18 +59,23 @@ def attend(call: Call, alpha: float | Tensor) -> Tensor:
     inputs: list[Tensor | None] = [
         _folded(_expanded(t, (*lead[:-1], own)), lead) for t, own in zip((call.q, k, v), heads, strict=True)
     ]
-    inputs += [None if t is None else _folded(t, lead) for t in (call.mask, _tensor(alpha))]
-    run = ops.entmax_attention if torch.compiler.is_compiling() else _kernel
-    out: Tensor = run(*inputs, 0.0 if isinstance(alpha, Tensor) else alpha, call.causal, call.scale)
+    inputs += [None if t is None else _folded(t, lead) for t in (call.mask, _tensor(parameter))]
+    compiling, is_entmax = torch.compiler.is_compiling(), mapping == "entmax"
+    run: Any = (ops.entmax_attention if is_entmax else ops.attention) if compiling else _kernel
+    value = 0.0 if isinstance(parameter, Tensor) else parameter
+    own_mapping = () if compiling and is_entmax else (mapping,)
+    seed = draw_seed() if call.dropout else None
+    out: Tensor = run(*inputs, value, *own_mapping, call.causal, call.scale, call.dropout, seed)
     return out if len(call.lead) == 2 else out.reshape(*call.lead, *out.shape[-2:])
 
 
 def _kernel(*given: Any) -> Tensor:
-    *inputs, alpha, causal, scale = given
+    inputs, (value, mapping, *rest) = given[:5], given[5:10]
+    fixed, seed = _Fixed(value, MAPPINGS.index(mapping), *rest), given[10] if len(given) > 10 else None
     if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in inputs):
-        out: Tensor = _Fused.apply(_Fixed(alpha, causal, scale), *inputs)  # type: ignore[no-untyped-call]
+        out: Tensor = _Fused.apply(fixed, *inputs, seed)  # type: ignore[no-untyped-call]
     else:
-        out = ops._attention_fwd(*inputs, alpha, causal, scale, False)[0]
+        out = ops._attention_fwd(*inputs, *fixed, seed, False)[0]
     return out
 
 
@@ -69,56 +84,69 @@ def _formula(
     k: Tensor,
     v: Tensor,
     mask: Tensor | None,
-    alpha: Tensor | None,
+    parameter: Tensor | None,
     value: float,
+    mapping: str,
     causal: bool,
     scale: float,
+    dropout: float = 0.0,
+    seed: Tensor | None = None,
 ) -> Tensor:
-    call = Call(q, k, v, mask, causal, scale, 0.0, tuple(q.shape[:2]))
-    return attend_plainly(call, partial(entmax, alpha=value if alpha is None else alpha))[0]
+    call = Call(q, k, v, mask, causal, scale, dropout, tuple(q.shape[:2]), seed)
+    entry = REGISTRY[mapping]
+    assert entry.setting is not None
+    own: Any = value if parameter is None else parameter
+    own = own if entry.setting.continuous else int(own)
+    return attend_plainly(call, partial(entry.function, **{entry.setting.name: own}))[0]
 
 
-define(
-    "entmax_attention(Tensor q, Tensor k, Tensor v, Tensor? mask, Tensor? alpha, float value, bool causal, "
-    "float scale) -> Tensor",
-    _kernel,
-    _formula,
-    lambda q, k, v, *_: q.new_empty((*q.shape[:-1], v.shape[-1])),
-)
+def _define(schema: str, middle: tuple[str, ...]) -> None:
+    """The operator for traced code; ``middle`` is the mapping, if it is not among the arguments."""
+
+    def full(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        return lambda *args: function(*args[:6], *middle, *args[6:])
+
+    define(schema, full(_kernel), full(_formula), lambda q, k, v, *_: q.new_empty((*q.shape[:-1], v.shape[-1])))
+
+
+_INPUTS = "Tensor q, Tensor k, Tensor v, Tensor? mask, Tensor? {}, float value, "
+_REST = "bool causal, float scale, float dropout=0.0, Tensor? seed=None) -> Tensor"
+_define("entmax_attention(" + _INPUTS.format("alpha") + _REST, ("entmax",))
+_define("attention(" + _INPUTS.format("parameter") + "str mapping, " + _REST, ())
 
 
 class _Fused(torch.autograd.Function):
-    """q (B, H, L, E), k (B, K, S, E), v (B, K, S, Ev); mask and alpha with dimensions of size 1 where they repeat."""
+    """q (B, H, L, E), k (B, K, S, E), v (B, K, S, Ev); mask and parameter have size 1 where they repeat."""
 
     @staticmethod
-    def forward(
-        ctx: Any, fixed: _Fixed, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, alpha: Tensor | None
-    ) -> Tensor:
-        out, *state = ops._attention_fwd(q, k, v, mask, alpha, fixed.alpha, fixed.causal, fixed.scale, True)
+    def forward(ctx: Any, fixed: _Fixed, *inputs: Tensor | None) -> Tensor:
+        *given, seed = inputs
+        out, *state = ops._attention_fwd(*given, *fixed, seed, True)
         ctx.fixed = fixed
-        ctx.save_for_backward(q, k, v, mask, alpha, *state)
+        ctx.save_for_backward(*inputs, *state)
         result: Tensor = out
         return result
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
         saved = ctx.saved_tensors  # once: checkpointing unpacks them only once
-        inputs, state = saved[:5], saved[5:]
-        wanted = ctx.needs_input_grad[1:]
+        inputs, seed, state = saved[:5], saved[5], saved[6:]
+        wanted = ctx.needs_input_grad[1:6]
         if derivative_is_observed(g):
-            return (None, *_plain_backward(ctx.fixed, inputs, wanted, g))
-        rest = (ctx.fixed.alpha, ctx.fixed.causal, ctx.fixed.scale)
-        grads = ops._attention_bwd(g, *inputs[:5], *rest, *state, wanted[3])
-        dq, dk, dv, dalpha, dmask = grads
-        by = zip((dq, dk, dv, dmask, dalpha), inputs, wanted, strict=True)
-        return (None, *(d.sum_to_size(t.shape).to(t.dtype) if w else None for d, t, w in by))
+            return (None, *_plain_backward(ctx.fixed, inputs, seed, wanted, g), None)
+        grads = ops._attention_bwd(g, *inputs, *ctx.fixed, seed, *state, wanted[3])
+        dq, dk, dv, by_parameter, dmask = grads
+        by = zip((dq, dk, dv, dmask, by_parameter), inputs, wanted, strict=True)
+        return (None, *(d.sum_to_size(t.shape).to(t.dtype) if w else None for d, t, w in by), None)
 
 
-def _plain_backward(fixed: _Fixed, inputs: tuple[Any, ...], wanted: tuple[bool, ...], g: Tensor) -> list[Tensor | None]:
+def _plain_backward(
+    fixed: _Fixed, inputs: tuple[Any, ...], seed: Tensor | None, wanted: tuple[bool, ...], g: Tensor
+) -> list[Tensor | None]:
     """The gradient as a differentiable function: for create_graph, batched gradients, forward over reverse."""
     with torch.enable_grad():
-        q, k, v, mask, alpha = inputs
-        out = _formula(q, k, v, mask, alpha, fixed.alpha, fixed.causal, fixed.scale)
+        value, mapping, *rest = fixed
+        out = _formula(*inputs, value, MAPPINGS[mapping], *rest, seed)
         at = [t for t, w in zip(inputs, wanted, strict=True) if w]
         grads = iter(torch.autograd.grad(out, at, g, create_graph=True, allow_unused=True, materialize_grads=True))
     return [next(grads) if w else None for w in wanted]
@@ -128,8 +156,8 @@ def _heads(x: Tensor) -> int:
     return x.shape[-3] if x.dim() > 2 else 1
 
 
-def _tensor(alpha: float | Tensor) -> Tensor | None:
-    return alpha if isinstance(alpha, Tensor) else None
+def _tensor(parameter: float | Tensor) -> Tensor | None:
+    return parameter if isinstance(parameter, Tensor) else None
 
 
 def _expanded(x: Tensor, lead: tuple[int, ...]) -> Tensor:

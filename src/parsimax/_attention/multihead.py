@@ -160,8 +160,8 @@ class MultiheadAttention(nn.Module):
             key: the same with its own length and ``kdim`` features.
             value: the same with the length of ``key`` and ``vdim`` features.
             key_padding_mask: (batch, keys), or (keys,) without batch: True = not to be attended to, or numbers to add.
-            need_weights: give the weights too. Without them, and without dropout, a kernel of the CPU computes softmax
-                and the entmax family with no matrix of queries x keys; any other mapping makes one.
+            need_weights: give the weights too. Without them a kernel of the CPU computes softmax, the entmax family and
+                the mappings that :func:`attention` names with no matrix of queries x keys; any other mapping makes one.
             attn_mask: (queries, keys) or (batch x heads, queries, keys): True = forbidden, or numbers to add; or a
                 causal bias of ``torch.nn.attention.bias``. Keys in a cache count, and come first.
             average_attn_weights: average the weights over the heads.

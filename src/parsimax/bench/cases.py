@@ -21,6 +21,21 @@ SHAPES = {
 }
 ATTENTION = {1024: 0.5, 2048: 0.45, 4096: 0.4}
 ATTENTION_LEARNED = 0.8
+DROPOUT = 0.1
+ATTENTION_DROPOUT = 0.5  # against SDPA with the same dropout
+DROPOUT_SIZES = (128, 512, 1024, 2048)
+# Attention by other mappings: with which setting it is measured
+MAPPED: dict[str, dict[str, float]] = {
+    "sparsegen": {"lam": 0.25},
+    "topk_sparsemax": {"k": 8},
+    "budget_sparsemax": {"budget": 2.0},
+    "rsoftmax": {"rate": 0.9},
+    "tsoftmax": {"t": 1.5},
+    "normmax": {"alpha": 2.0},
+}
+ATTENTION_MAPPED = 1.0
+MAPPED_SIZES = (512, 1024, 2048)
+PADDED = 0.75  # of the keys of a padded case are real
 ELEMENTS = 8_000_000  # of the cases with ever longer rows
 
 
@@ -43,6 +58,7 @@ class Case:
     scale: float = NORMAL
     nonzeros: int | None = None
     causal: bool = False
+    padded: bool = False
     gradient: bool = True
     threads: int | None = None
     memory: bool = False
@@ -102,6 +118,25 @@ def _attentions() -> Iterator[Case]:
             yield _attention(n, causal, "entmax_attention_learned", ATTENTION_LEARNED)
 
 
+def _with_dropout() -> Iterator[Case]:
+    for n in DROPOUT_SIZES:
+        for causal in (False, True):
+            for ours in ("entmax_attention_dropout", "entmax_attention_dropout_learned"):
+                yield replace(_attention(n, causal, ours, ATTENTION_DROPOUT), against="sdpa_dropout")
+
+
+def _mapped(name: str, n: int, form: str, limit: float | None) -> Case:
+    case = _attention(n, form == "causal", f"attention_{name}", limit)
+    return replace(case, name=f"attention_{name}/{n}/{form}", padded=form == "padded", against="sdpa")
+
+
+def _by_mapping() -> Iterator[Case]:
+    for name in MAPPED:
+        for n in MAPPED_SIZES:
+            for form in ("full", "causal", "padded"):
+                yield _mapped(name, n, form, ATTENTION_MAPPED)
+
+
 def _in_bfloat16(case: Case) -> Case:
     limit = None if case.limit is None else case.limit + BFLOAT16_EXTRA
     return replace(case, name=f"{case.name}/bfloat16", dtype="bfloat16", limit=limit)
@@ -145,10 +180,14 @@ def _scaling() -> Iterator[Scaling]:
         cases = tuple(Case(f"{ours}/{n}", "scaling", (ELEMENTS // n, n), ours, "softmax", None) for n in lengths)
         yield Scaling(f"time/{ours}", lengths, cases, "time", 0.1)
     sizes = (1024, 2048, 4096, 8192)
-    for ours in ("entmax_attention", "entmax_attention_learned"):
+    attentions = ("entmax_attention", "entmax_attention_learned")
+    for ours in (*attentions, "entmax_attention_dropout", "entmax_attention_dropout_learned"):
         sparse = tuple(_attention(n, False, ours, None) for n in sizes)
         yield Scaling(f"memory/{ours}", sizes, sparse, "memory", 1.1)
         yield Scaling(f"memory/{ours}/dense", sizes, tuple(map(_nearly_dense, sparse)), "memory", 1.1)
+    for name in MAPPED:
+        cases = tuple(_mapped(name, n, "full", None) for n in sizes)
+        yield Scaling(f"memory/attention_{name}", sizes, cases, "memory", 1.1)
 
 
 def _registry() -> Iterator[Case | Scaling]:
@@ -156,7 +195,16 @@ def _registry() -> Iterator[Case | Scaling]:
     halves = [_in_bfloat16(case) for case in plain]
     attentions = [*_attentions()]
     dense = [_nearly_dense(case) for case in (*plain, *halves)]
-    yield from (*_small(), *plain, *attentions, *halves, *dense, *map(_nearly_dense, attentions))
+    yield from (
+        *_small(),
+        *plain,
+        *attentions,
+        *_with_dropout(),
+        *_by_mapping(),
+        *halves,
+        *dense,
+        *map(_nearly_dense, attentions),
+    )
     for case in (*plain, *halves, *dense):
         yield from _against_peer(case)
     yield from _scaling()

@@ -14,7 +14,7 @@ import parsimax
 
 from .cases import Case
 from .inputs import Inputs
-from .sides import SIDES, evaluate
+from .sides import SIDES, Side, evaluate
 
 # Of the largest difference to the largest value of the same tensor. bfloat16: an ulp of the largest value.
 TOLERANCE = {"float32": 1e-5, "bfloat16": 2.0**-7}
@@ -31,7 +31,9 @@ class WrongAnswer(Exception):
 def check(case: Case, inputs: Inputs) -> float:
     """The largest error of the result and its gradients; raises :class:`WrongAnswer` if it is too large."""
     side = SIDES[case.ours]
-    out, grads = evaluate(side, inputs, case.gradient)
+    out, grads = _seeded(side, inputs, case.gradient)
+    if "dropout" in case.ours:
+        inputs = replace(inputs, kept=_kept(side, inputs))
     shared, errors = _Shared(), [0.0]
     by_head: list[tuple[Tensor, Tensor]] = []  # one number a head: the heads that are checked are one tensor
     for part, share in _parts(case):
@@ -59,6 +61,20 @@ def check(case: Case, inputs: Inputs) -> float:
     if not worst <= TOLERANCE[case.dtype]:
         raise WrongAnswer(f"wrong answer: {worst:.1e} from float64, more than {TOLERANCE[case.dtype]:.1e}; not timed")
     return worst
+
+
+def _seeded(side: Side, inputs: Inputs, gradient: bool) -> tuple[Tensor, list[Tensor]]:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return evaluate(side, inputs, gradient)
+
+
+def _kept(side: Side, inputs: Inputs) -> Tensor:
+    """Where the weights are not 0 after dropout: what attention makes of values that are the unit vectors."""
+    *lead, n, _ = inputs["key"].shape
+    with torch.no_grad():
+        unit = torch.eye(n, dtype=inputs["key"].dtype).expand(*lead, n, n)
+        return _seeded(side, replace(inputs, leaves={**inputs.leaves, "value": unit}), False)[0] != 0
 
 
 class _Shared:
@@ -103,6 +119,7 @@ def _exact(case: Case, inputs: Inputs, part: tuple[slice, ...]) -> Inputs:
         alpha=exact(inputs.alpha[part[1]] if attention else inputs.alpha),
         target=inputs.target if attention else inputs.target[part[0]],
         upstream=None if upstream is None else _rows(case, upstream)[part].double(),
+        kept=None if inputs.kept is None else inputs.kept[part].double(),
     )
 
 

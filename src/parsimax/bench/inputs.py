@@ -11,7 +11,7 @@ from torch import Tensor
 
 import parsimax
 
-from .cases import Case
+from .cases import MAPPED, PADDED, Case
 
 ROWS = 64  # enough to count non-zeros on
 
@@ -25,6 +25,8 @@ class Inputs:
     target: Tensor
     upstream: Tensor | None
     causal: bool = False
+    mask: Tensor | None = None
+    kept: Tensor | None = None  # what dropout leaves: for the truth
 
     def __getitem__(self, name: str) -> Tensor:
         return self.leaves[name]
@@ -49,7 +51,8 @@ def make(case: Case) -> Inputs:
         names = ("query", "key", "value")
         leaves = {name: normal(1, heads, n, d, times=scale if name == "query" else 1.0) for name in names}
         alpha = torch.linspace(1.4, 1.6, heads).view(heads, 1, 1)
-        inputs = Inputs(leaves, alpha, torch.empty(0), normal(1, heads, n, d), case.causal)
+        mask = (torch.arange(n) < PADDED * n).view(1, 1, 1, n) if case.padded else None
+        inputs = Inputs(leaves, alpha, torch.empty(0), normal(1, heads, n, d), case.causal, mask)
     elif case.ours.startswith("linear"):
         rows, d, n = case.shape
         leaves = {"hidden": normal(rows, d, times=scale / math.sqrt(d)), "weight": normal(n, d)}
@@ -85,8 +88,12 @@ def nonzeros(case: Case, inputs: Inputs) -> float:
             n, d = case.shape[1:]
             rows = _some_rows(n)
             scores = inputs["query"][:, :, rows].float() @ inputs["key"].float().mT / math.sqrt(d)
-            alpha = inputs.alpha if case.learned else 1.5
-            return _count(scores.masked_fill(_later(rows, n), -math.inf) if case.causal else scores, alpha)
+            hidden = _later(rows, n) if case.causal else torch.zeros(1, dtype=torch.bool)
+            scores = scores.masked_fill(hidden if inputs.mask is None else ~inputs.mask, -math.inf)
+            name = case.ours.removeprefix("attention_")
+            if name in MAPPED:
+                return (getattr(parsimax, name)(scores, **MAPPED[name]) > 0).sum(-1).float().mean().item()
+            return _count(scores, inputs.alpha if case.learned else 1.5)
         if "hidden" in inputs.leaves:
             return _count(inputs["hidden"][:ROWS].float() @ inputs["weight"].float().T)
         alpha = inputs.alpha if case.learned else 2.0 if case.ours == "sparsemax" else 1.5

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 import parsimax
 
-from .cases import TOPK
+from .cases import DROPOUT, MAPPED, TOPK
 from .inputs import Inputs
 
 Call = Callable[[Inputs], Tensor]
@@ -53,8 +53,26 @@ def _linear(i: Inputs) -> Tensor:
     return F.linear(i["hidden"], i["weight"])
 
 
-def _attention(i: Inputs, alpha: float | Tensor) -> Tensor:
-    return parsimax.entmax_attention(i["query"], i["key"], i["value"], alpha=alpha, is_causal=i.causal)
+def _attention(i: Inputs, alpha: float | Tensor, p: float = 0.0) -> Tensor:
+    return parsimax.entmax_attention(i["query"], i["key"], i["value"], None, p, i.causal, alpha=alpha)
+
+
+def _dropped(i: Inputs, alpha: float | Tensor) -> Tensor:
+    given = (i["query"], i["key"], i["value"])
+    weights = parsimax.entmax_attention(*given, is_causal=i.causal, alpha=alpha, return_weights=True)[1]
+    return (weights * i.kept / (1 - DROPOUT)) @ i["value"]
+
+
+def _mapped(name: str) -> Side:
+    def call(i: Inputs) -> Tensor:
+        given = (i["query"], i["key"], i["value"], i.mask, 0.0, i.causal)
+        return parsimax.attention(*given, mapping=name, **MAPPED[name])
+
+    return Side(call)
+
+
+def _sdpa(i: Inputs, p: float = 0.0) -> Tensor:
+    return F.scaled_dot_product_attention(i["query"], i["key"], i["value"], i.mask, p, i.causal)
 
 
 def _exact_linear_loss(i: Inputs) -> Tensor:
@@ -72,12 +90,18 @@ OURS = {
     ),
     "entmax_attention": Side(lambda i: _attention(i, 1.5)),
     "entmax_attention_learned": Side(lambda i: _attention(i, i.alpha), learned=True),
+    "entmax_attention_dropout": Side(lambda i: _attention(i, 1.5, DROPOUT), lambda i: _dropped(i, 1.5)),
+    "entmax_attention_dropout_learned": Side(
+        lambda i: _attention(i, i.alpha, DROPOUT), lambda i: _dropped(i, i.alpha), learned=True
+    ),
 }
+OURS |= {f"attention_{name}": _mapped(name) for name in MAPPED}
 TORCH = {
     "softmax": Side(lambda i: torch.softmax(i["scores"], -1)),
     "cross_entropy": Side(lambda i: F.cross_entropy(i["scores"], i.target)),
     "linear_cross_entropy": Side(lambda i: F.cross_entropy(_linear(i), i.target)),
-    "sdpa": Side(lambda i: F.scaled_dot_product_attention(i["query"], i["key"], i["value"], is_causal=i.causal)),
+    "sdpa": Side(_sdpa),
+    "sdpa_dropout": Side(lambda i: _sdpa(i, DROPOUT)),
 }
 PEERS = dict(
     (

@@ -83,10 +83,6 @@ def _smoothed_layer(request: Request) -> str | None:
     return "label smoothing with an infinite bias has no kernel" if infinite else None
 
 
-def _dropout(request: Request) -> str | None:
-    return "dropout has no kernel" if request.options.get("dropout") else None
-
-
 def _weights(request: Request) -> str | None:
     wanted = request.options.get("return_weights")
     return "return_weights=True needs the matrix of weights, which the kernel never builds" if wanted else None
@@ -143,7 +139,8 @@ CPU = Backend(
         "entmax_loss": _LOSS,
         "fenchel_young_loss": _LOSS,
         "linear_entmax_loss": (_soft, _smoothed_layer),
-        "entmax_attention": (_dropout, _weights),
+        "entmax_attention": (_weights,),
+        "attention": (_detached, _weights),
     },
 )
 BACKENDS = {backend.name: backend for backend in (CPU,)}

@@ -24,6 +24,8 @@ from torch import Tensor
 
 LIBRARY = torch.library.Library("parsimax", "FRAGMENT")
 OPERATORS: dict[str, str] = {}  # name -> schema
+# The mappings of the fused attention
+MAPPINGS = ("entmax", "sparsegen", "topk_sparsemax", "budget_sparsemax", "rsoftmax", "tsoftmax", "normmax")
 CAP = 64  # entries of the support that attention and the fused loss keep for the backward pass
 Shapes = Callable[..., Any]
 
@@ -204,22 +206,27 @@ def _linear_loss_bwd(g: Tensor, hidden: Tensor, weight: Tensor, bias: Tensor | N
 
 
 @operator(
-    "_attention_fwd(Tensor q, Tensor k, Tensor v, Tensor? mask, Tensor? alpha, float alpha_value, bool causal, "
-    "float scale, bool need_state) -> (Tensor out, Tensor threshold, Tensor index, Tensor weight, Tensor count)"
+    "_attention_fwd(Tensor q, Tensor k, Tensor v, Tensor? mask, Tensor? alpha, float alpha_value, int mapping, "
+    "bool causal, float scale, float dropout, Tensor? seed, bool need_state) -> "
+    "(Tensor out, Tensor threshold, Tensor index, Tensor weight, Tensor count)"
 )
 def _attention_fwd(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> tuple[Tensor, ...]:
-    """(context, and the support of each query); the numbers are (maximum, edge).
+    """(context, and the support of each query).
 
-    q (B, H, L, E), k (B, K, S, E), v (B, K, S, Ev), K divides H; mask and alpha have size 1 where they repeat.
+    ``mapping`` is an index of ``MAPPINGS``, and ``alpha`` the parameter of that mapping. The numbers of a query are
+    (maximum, edge) for entmax, and eight that the mapping knows for the others, whose columns may include one of weight
+    0.
+    q (B, H, L, E), k (B, K, S, E), v (B, K, S, Ev), K divides H; mask and alpha have size 1 where they repeat. With
+    dropout, ``seed`` is one int64, and weights are kept as those before dropout (``_attention/dropout.py``).
     """
     lead = q.shape[:-1]
-    return q.new_empty((*lead, v.shape[-1])), *_support(q, lead, 2, k.shape[-2], rest[-1])
+    return q.new_empty((*lead, v.shape[-1])), *_support(q, lead, 8 if rest[3] else 2, k.shape[-2], rest[-1])
 
 
 @operator(
     "_attention_bwd(Tensor grad, Tensor q, Tensor k, Tensor v, Tensor? mask, Tensor? alpha, float alpha_value, "
-    "bool causal, float scale, Tensor threshold, Tensor index, Tensor weight, Tensor count, bool mask_grad) -> "
-    "(Tensor dq, Tensor dk, Tensor dv, Tensor dalpha, Tensor dmask)"
+    "int mapping, bool causal, float scale, float dropout, Tensor? seed, Tensor threshold, Tensor index, "
+    "Tensor weight, Tensor count, bool mask_grad) -> (Tensor dq, Tensor dk, Tensor dv, Tensor dalpha, Tensor dmask)"
 )
 def _attention_bwd(g: Tensor, q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> tuple[Tensor, ...]:
     lead = q.shape[:-1]

@@ -37,7 +37,7 @@ struct Problem {
   optional<Tensor> mask, alpha;
 
   Problem(const Tensor& q_, const Tensor& k_, const Tensor& v_, optional<Tensor> mask_, optional<Tensor> alpha_,
-          double alpha_value, bool causal, double scale) {
+          double alpha_value, int64_t mapping, bool causal, double scale, double dropout, optional<Tensor> seed) {
     STD_TORCH_CHECK(q_.dim() == 4 && k_.dim() == 4 && v_.dim() == 4,
                     "parsimax attention: q, k and v have 4 dimensions");
     type = q_.scalar_type();
@@ -56,6 +56,10 @@ struct Problem {
     a.scale = scale, a.alpha_value = alpha_value, a.causal = causal;
     q = features(q_, type), k = features(k_, type), v = features(v_, type);
     a.q = view(q), a.k = view(k), a.v = view(v);
+    STD_TORCH_CHECK(mapping >= 0 && mapping < Attention::mappings, "parsimax attention: no such mapping");
+    a.mapping = Attention::Mapping(mapping);
+    a.state_size = a.mapping == Attention::entmax ? 2 : STATE;
+    if (dropout > 0) set_dropout(dropout, seed);
     a.mask_kind = Attention::no_mask;
     if (mask_) set_mask(*mask_);
     if (alpha_) {
@@ -65,6 +69,15 @@ struct Problem {
       const auto x = view(*alpha);
       a.alpha = {(const double*)x.data, x.b, x.h, x.l};
     }
+  }
+  void set_dropout(double p, const optional<Tensor>& seed) {
+    STD_TORCH_CHECK(p <= 1, "parsimax attention: dropout is a share, at most 1");
+    STD_TORCH_CHECK(seed && seed->numel() == 1 && seed->scalar_type() == ScalarType::Long,
+                    "parsimax attention: dropout needs a seed, one int64");
+    a.dropping = true;
+    a.seed = *(const uint64_t*)seed->const_data_ptr();
+    a.dropped = uint32_t(std::min(p * 0x1p32, double(0xffffffff)));
+    a.kept_scale = p < 1 ? 1 / (1 - p) : 0;
   }
   void set_mask(const Tensor& m) {
     STD_TORCH_CHECK(broadcasts(m, {a.batch, a.heads, a.queries, a.keys}),
@@ -97,13 +110,14 @@ using Five = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor>;
 // out, and for the backward: (maximum, threshold) per row, the indices and weights of the support, its size. Rows with
 // more than a capped number of entries keep only their size; the backward computes their scores again.
 Five attention_forward(Tensor q, Tensor k, Tensor v, optional<Tensor> mask, optional<Tensor> alpha, double alpha_value,
-                       bool causal, double scale, bool need_state) {
-  Problem p(q, k, v, mask, alpha, alpha_value, causal, scale);
+                       int64_t mapping, bool causal, double scale, double dropout, optional<Tensor> seed,
+                       bool need_state) {
+  Problem p(q, k, v, mask, alpha, alpha_value, mapping, causal, scale, dropout, seed);
   Attention& a = p.a;
   const int64_t B = a.batch, H = a.heads, L = a.queries;
   a.cap = need_state ? std::min(CAP, a.keys) : 0;
   Tensor out = new_tensor(p.q, {B, H, L, a.value_dim}, p.type),
-         state = new_tensor(p.q, {B, H, L, 2}, ScalarType::Double);
+         state = new_tensor(p.q, {B, H, L, a.state_size}, ScalarType::Double);
   Tensor index = new_tensor(p.q, {B, H, L, a.cap}, ScalarType::Int),
          weight = new_tensor(p.q, {B, H, L, a.cap}, p.compute);
   Tensor count = new_tensor(p.q, {B, H, L}, ScalarType::Int);
@@ -121,14 +135,15 @@ Five attention_forward(Tensor q, Tensor k, Tensor v, optional<Tensor> mask, opti
 
 // dq, dk, dv, d alpha per row (float64; empty without alpha), d mask of the full shape (empty unless asked for).
 Five attention_backward(Tensor grad, Tensor q, Tensor k, Tensor v, optional<Tensor> mask, optional<Tensor> alpha,
-                        double alpha_value, bool causal, double scale, Tensor state, Tensor index, Tensor weight,
-                        Tensor count, bool mask_grad) {
-  Problem p(q, k, v, mask, alpha, alpha_value, causal, scale);
+                        double alpha_value, int64_t mapping, bool causal, double scale, double dropout,
+                        optional<Tensor> seed, Tensor state, Tensor index, Tensor weight, Tensor count,
+                        bool mask_grad) {
+  Problem p(q, k, v, mask, alpha, alpha_value, mapping, causal, scale, dropout, seed);
   Attention& a = p.a;
   const int64_t B = a.batch, H = a.heads, L = a.queries, S = a.keys, blocks = B * a.kv_heads;
   STD_TORCH_CHECK(grad.dim() == 4 && grad.size(0) == B && grad.size(1) == H && grad.size(2) == L &&
-                      grad.size(3) == p.value_dim && count.numel() == B * H * L && state.numel() == 2 * B * H * L &&
-                      index.numel() == weight.numel(),
+                      grad.size(3) == p.value_dim && count.numel() == B * H * L &&
+                      state.numel() == a.state_size * B * H * L && index.numel() == weight.numel(),
                   "parsimax attention: the gradient or the state does not fit");
   a.cap = index.size(3);
   const Tensor g = features(grad, p.type);

@@ -15,13 +15,22 @@ struct Attention {
   int64_t cap;                                                    // support kept for the backward, entries a row
   double scale, alpha_value;
   bool causal;
+  // attention_maps.inl; `alpha` is the parameter of whichever it is. In the order of MAPPINGS in kernels/schemas.py.
+  enum Mapping : int64_t { entmax, sparsegen, topk, budget, rsoftmax, tsoftmax, normmax, mappings } mapping;
+  // Dropout (dropout.inl): a key is dropped if its 32 random bits are below `dropped`, else multiplied by the scale.
+  bool dropping;
+  uint32_t dropped;
+  double kept_scale;
+  uint64_t seed;
   View<const void> q, k, v;
   View<const void> mask;  // none, allowed (one byte each) or bias (numbers)
   int64_t mask_key;       // stride of the mask along the keys: 0 or 1
   enum { no_mask, allowed, bias } mask_kind;
   View<const double> alpha;  // per row; without data, alpha_value for all
   void *key_panels, *value_panels;
-  // What the forward leaves, one row of each per query: (maximum, edge), entries of the support, how many.
+  // What the forward leaves, one row of each per query: numbers of the threshold, `state_size` of them ((maximum, edge)
+  // for entmax), entries of the support, how many.
+  int64_t state_size;
   double* state;
   int32_t *index, *count;
   void *weight, *out;
@@ -40,14 +49,17 @@ struct AttentionKernels {
   void (*backward[4])(const Attention&, int64_t task, void* scratch);
 };
 
+constexpr int64_t STATE = 8;  // numbers that a mapping other than entmax may keep of a row
 // Numbers in a row of a tile of scores: whole panels, and a line more so that rows do not share cache sets.
 static constexpr int64_t score_stride(int64_t keys) { return (keys + 63) / 64 * 64 + 16; }
 // Whether the forward solves several rows at once, in float.
-static constexpr bool is_short(const Attention& a) { return a.keys <= SHORT; }
+static constexpr bool is_short(const Attention& a) { return a.mapping == Attention::entmax && a.keys <= SHORT; }
+// What a task carves from its scratch (attention.inl), each piece rounded up to a line.
 static constexpr int64_t scratch_bytes(const Attention& a, bool backward, int64_t size) {
-  const int64_t n = score_stride(a.keys) + 96;
+  const int64_t stride = score_stride(a.keys), row = (stride + 96) * 8;
   const int64_t rows = !backward && size == 4 && is_short(a) ? 2 * a.tile * a.keys * size + scratch_bytes(a.keys) : 0;
-  return (a.tile * (n * (backward ? 2 : 1) + 2 * a.dim + a.value_dim) + n) * size + n * 28 + 1024 + rows;
+  const int64_t tile = a.tile * (stride * (backward ? 2 : 1) + a.dim * (backward ? 2 : 1) + a.value_dim) * size;
+  return tile + row * (backward ? 7 : 4) + rows + 16 * 64;
 }
 static constexpr int64_t padded_keys(int64_t keys) { return (keys + 63) / 64 * 64; }
 }  // namespace parsimax

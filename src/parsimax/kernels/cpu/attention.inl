@@ -4,7 +4,9 @@
 // its value holds. S is the type of q, k, v, out and dq, T what it is computed in.
 #pragma once
 #include "attention.h"
+#include "attention_maps.inl"
 #include "attention_rows.inl"
+#include "dropout.inl"
 #include "gemm.inl"
 #include "short.inl"
 
@@ -16,9 +18,10 @@ using parsimax::View;
 template <class T> const T* at(const View<const void>& x, i64 b, i64 h, i64 l) {
   return (const T*)x.data + b * x.b + h * x.h + l * x.l;
 }
-inline Alpha alpha_of(const Attention& a, i64 b, i64 h, i64 l) {
-  return Alpha(a.alpha.data ? a.alpha.data[b * a.alpha.b + h * a.alpha.h + l * a.alpha.l] : a.alpha_value);
+inline double param_of(const Attention& a, i64 b, i64 h, i64 l) {
+  return a.alpha.data ? a.alpha.data[b * a.alpha.b + h * a.alpha.h + l * a.alpha.l] : a.alpha_value;
 }
+inline Alpha alpha_of(const Attention& a, i64 b, i64 h, i64 l) { return Alpha(param_of(a, b, h, l)); }
 inline i64 keys_of(const Attention& a, i64 row) { return a.causal && row + 1 < a.keys ? row + 1 : a.keys; }
 // From here on a matrix product over all keys is cheaper than walking the support.
 inline bool dense(i64 count, i64 keys) { return count > keys / 4; }
@@ -112,9 +115,12 @@ template <class S> struct Forward {
   using T = Compute<S>;
   const Attention& a;
   const Rows& w;
-  T* weight;
+  T *weight, *room;
   int32_t* index;
 
+  RowMap<T> map_of(i64 r) const {
+    return {a, param_of(a, w.b, w.h, w.first + r), a.state + a.state_size * w.row(a, r)};
+  }
   // The support of a row goes into weight and index, and its size is the result, -1 for NaN. If the support is a large
   // part of the row, `whole`, the weights stand in place of the scores too.
   i64 from_weights(const T* p, i64 n, T* s, bool& whole) {
@@ -132,11 +138,16 @@ template <class S> struct Forward {
     return count;
   }
   i64 from_scores(T* s, i64 n, i64 r, bool& whole) {
-    const Alpha alpha = alpha_of(a, w.b, w.h, w.first + r);
-    const auto found = find_support<T>(s, n, alpha, weight, index);
+    double* state = a.state + a.state_size * w.row(a, r);
+    Support<T> found;
+    if (a.mapping != Attention::entmax) found = map_of(r).solve(s, n, weight, index, room);
+    else {
+      const Alpha alpha = alpha_of(a, w.b, w.h, w.first + r);
+      found = find_support<T>(s, n, alpha, weight, index);
+      state[0] = found.max;
+      state[1] = edge_number(alpha, found.edge);
+    }
     if (found.status != FOUND) return found.status == NOT_A_NUMBER ? -1 : 0;
-    a.state[2 * w.row(a, r)] = found.max;
-    a.state[2 * w.row(a, r) + 1] = edge_number(alpha, found.edge);
     i64 count = 0;
     whole = !found.index && dense(count = count_positive<T>(weight, n), n);
     if (whole) __builtin_memcpy(s, weight, n * sizeof(T));
@@ -151,6 +162,18 @@ template <class S> struct Forward {
   }
 };
 
+// What dropout leaves of a support, packed to the front.
+template <class T> i64 drop(const Dropout& dropout, i64 count, T* weight, int32_t* index, T* factor) {
+  dropout.factors<T>(index, count, factor);
+  i64 kept = 0;
+  for (i64 j = 0; j < count; j++) {
+    weight[kept] = weight[j] * factor[j];
+    index[kept] = index[j];
+    kept += factor[j] != 0;
+  }
+  return kept;
+}
+
 template <class S> void forward(const Attention& a, i64 task, void* scratch_) {
   using T = Compute<S>;
   const i64 tiles = (a.queries + a.tile - 1) / a.tile, stride = parsimax::score_stride(a.keys);
@@ -159,7 +182,8 @@ template <class S> void forward(const Attention& a, i64 task, void* scratch_) {
   T* scores = carve<T>(scratch, a.tile * stride);
   T* weight = (T*)carve<double>(scratch, stride + PAD);
   int32_t* index = carve<int32_t>(scratch, stride + PAD);
-  Forward<S> f{a, w, weight, index};
+  T* factor = (T*)carve<double>(scratch, 2 * (stride + PAD));
+  Forward<S> f{a, w, weight, factor, index};
   S* result = (S*)a.out + w.row(a, 0) * a.value_dim;
   T* out = same<S, T> ? (T*)result : carve<T>(scratch, a.tile * a.value_dim);
   const S* v = at<S>(a.v, w.b, w.kv, 0);
@@ -184,19 +208,26 @@ template <class S> void forward(const Attention& a, i64 task, void* scratch_) {
     const i64 n = keys_of(a, w.first + r), row = w.row(a, r);
     T *s = scores + r * stride, *o = out + r * a.value_dim;
     bool whole = false;
+    fill<double>(a.state + a.state_size * row, a.state_size, 0);
     i64 count = short_p ? f.from_weights(short_p + r * a.keys, n, s, whole) : 0;
     if (!short_p || count > parsimax::CAP)
       count = f.from_scores(s, n, r, whole);  // a backward asks for such a row's edge
-    a.count[row] = int32_t(count);
-    if (count > 0 && count <= a.cap) {
+    const i64 extra = count > 0 && a.mapping != Attention::entmax ? f.map_of(r).extra() : -1,
+              kept = count + (extra >= 0);
+    a.count[row] = int32_t(kept);
+    if (count > 0 && kept <= a.cap) {
       __builtin_memcpy(a.index + row * a.cap, index, count * sizeof(int32_t));
       __builtin_memcpy((T*)a.weight + row * a.cap, weight, count * sizeof(T));
+      if (extra >= 0) a.index[row * a.cap + count] = int32_t(extra), ((T*)a.weight)[row * a.cap + count] = 0;
     }
+    if (count > 0 && a.mapping != Attention::entmax) f.map_of(r).weights(whole ? s : weight, whole ? n : count);
     if (whole) {
+      if (a.dropping) Dropout(a, row).factors<T>(nullptr, n, factor), multiply(s, factor, n);
       fill<T>(s + n, width - n, 0);
       run++;
       continue;
     }
+    if (a.dropping && count > 0) count = drop<T>(Dropout(a, row), count, weight, index, factor);
     finish_run(r);
     if (count < 0) fill<T>(o, a.value_dim, T(__builtin_nan("")));
     else combine<T>(count, weight, index, v, a.v.l, a.value_dim, o);
@@ -211,8 +242,8 @@ template <class S> struct Backward {
   using T = Compute<S>;
   const Attention& a;
   const i64 which, part, stride;
-  T *scores, *grads, *weight, *dweight;
-  double *slope, *rho;  // also used as T
+  T *scores, *grads, *weight, *dweight, *p_room, *factor;  // factor: what dropout multiplies the weights by
+  double *slope, *rho;                                     // also used as T
   int32_t* index;
   T *dk, *dv, *q_room, *grad_room, *dq_room;
   Block<const T> q_rows, grad_rows;  // of the tile
@@ -228,6 +259,8 @@ template <class S> struct Backward {
     grads = carve<T>(scratch, a.tile * stride);
     weight = (T*)carve<double>(scratch, stride + PAD);
     dweight = (T*)carve<double>(scratch, stride + PAD);
+    p_room = (T*)carve<double>(scratch, stride + PAD);
+    factor = (T*)carve<double>(scratch, stride + PAD);
     slope = carve<double>(scratch, stride + PAD);
     rho = carve<double>(scratch, stride + PAD);
     index = carve<int32_t>(scratch, stride + PAD);
@@ -286,9 +319,14 @@ template <class S> struct Backward {
     if (dense_rows) dense_run(w.count - dense_rows, w.count);
   }
 
-  // The weights of a row in place of its scores; the same scores as in the forward, so the same support.
+  RowMap<T> map_of(i64 r) const {
+    return {a, param_of(a, w.b, w.h, w.first + r), a.state + a.state_size * w.row(a, r)};
+  }
+  // The weights of a row (of another mapping than entmax, what it keeps) in place of its scores; the same scores as in
+  // the forward, so the same support.
   void weights(i64 r, i64 n) {
-    const double* state = a.state + 2 * w.row(a, r);
+    if (a.mapping != Attention::entmax) return map_of(r).again(scores + r * stride, n, weight);
+    const double* state = a.state + a.state_size * w.row(a, r);
     const Alpha alpha = alpha_of(a, w.b, w.h, w.first + r);
     row_weights<T>(scores + r * stride, n, alpha, state[0], edge_from(alpha, state[1]), weight);
   }
@@ -301,37 +339,50 @@ template <class S> struct Backward {
       index[count] = int32_t(j);
       count += p[j] > 0;
     }
+    const i64 extra = a.mapping == Attention::entmax ? -1 : map_of(r).extra();
+    if (extra >= 0) weight[count] = 0, index[count++] = int32_t(extra);
     return count;
   }
-  // dL/dp to dL/dscore in place
-  void through_mapping(i64 r, i64 n, const T* p, T* dweight) {
+  // dL/dp to dL/dscore in place, and what was kept to weights; `at`: the columns, if not all.
+  void through_mapping(i64 r, i64 n, const T* kept, T* p, const int32_t* at, T* dweight) {
+    double& by_param = a.dalpha[w.row(a, r)];
+    if (a.mapping != Attention::entmax) {
+      by_param = map_of(r).gradient(n, kept, p, at, dweight, slope, rho);
+      return;
+    }
     const Alpha alpha = alpha_of(a, w.b, w.h, w.first + r);
-    a.dalpha[w.row(a, r)] = weight_gradient<T>(n, alpha, a.alpha.data != nullptr, p, dweight, slope, rho);
+    by_param = weight_gradient<T>(n, alpha, a.alpha.data != nullptr, kept, dweight, slope, rho);
   }
 
   // Scores to weights and dL/dp to dL/dscore, in place.
   void through_dense(i64 r, i64 n, T* p, T* dweight) {
     const Alpha alpha = alpha_of(a, w.b, w.h, w.first + r);
     if constexpr (same<T, float>)
-      if (a.alpha.data && dense_alpha(alpha)) {
-        const double* state = a.state + 2 * w.row(a, r);
+      if (a.mapping == Attention::entmax && a.alpha.data && dense_alpha(alpha)) {
+        const double* state = a.state + a.state_size * w.row(a, r);
         const parsimax::DenseRow row{alpha.b / exp(alpha.b * state[1]), T(state[0]), parsimax::DenseRow::WIDE};
         grad_dense<T, true>(p, dweight, dweight, a.dalpha + w.row(a, r), n, alpha, row, (T*)slope, (T*)rho);
         return weights(r, n);
       }
     weights(r, n);
-    through_mapping(r, n, p, dweight);
+    through_mapping(r, n, p, p, nullptr, dweight);
   }
 
-  void sparse_row(i64 r, i64 count, const int32_t* at, const T* p) {
-    for (i64 j = 0; j < count; j++) dweight[j] = dot<T>(grad(r), v + at[j] * a.v.l, a.value_dim);
-    through_mapping(r, count, p, dweight);
+  void sparse_row(i64 r, i64 count, const int32_t* at, const T* kept) {
+    if (a.dropping) Dropout(a, w.row(a, r)).factors<T>(at, count, factor);
+    else fill<T>(factor, count, 1);
+    for (i64 j = 0; j < count; j++) factor[j] = kept[j] > 0 ? factor[j] : T(0);
+    for (i64 j = 0; j < count; j++)  // the value of a key without weight is not read
+      dweight[j] = factor[j] != 0 ? factor[j] * dot<T>(grad(r), v + at[j] * a.v.l, a.value_dim) : T(0);
+    T* mapped = a.mapping == Attention::entmax ? nullptr : p_room;
+    through_mapping(r, count, kept, mapped, at, dweight);
+    const T* p = mapped ? mapped : kept;
     if (T* m = dmask(r))
       for (i64 j = 0; j < count; j++) m[at[j]] = dweight[j];
     for (i64 j = 0; j < count; j++) dweight[j] *= T(a.scale);
     combine<T>(count, dweight, at, k, a.k.l, a.dim, dq(r));
     for (i64 j = 0; j < count; j++) {
-      accumulate<T>(p[j], grad(r), dv + at[j] * a.value_dim, a.value_dim);
+      if (factor[j] != 0) accumulate<T>(p[j] * factor[j], grad(r), dv + at[j] * a.value_dim, a.value_dim);
       accumulate<T>(dweight[j], q(r), dk + at[j] * a.dim, a.dim);
     }
   }
@@ -345,7 +396,9 @@ template <class S> struct Backward {
     for (i64 r = first; r < last; r++) {
       const i64 n = keys_of(a, w.first + r);
       T *pr = scores + r * stride, *gr = grads + r * stride;
+      if (a.dropping) Dropout(a, w.row(a, r)).factors<T>(nullptr, n, factor), multiply(gr, factor, n);
       through_dense(r, n, pr, gr);
+      if (a.dropping) multiply(pr, factor, n);
       if (T* m = dmask(r)) __builtin_memcpy(m, gr, n * sizeof(T));
       for (i64 j = 0; j < n; j++) gr[j] *= T(a.scale);
       for (i64 j = n; j < width; j++) pr[j] = gr[j] = 0;

@@ -34,7 +34,7 @@ class Model:
     layers: int = setting(2, "of encoder and of decoder", low=1)
     inner: int = setting(256, "width inside the feed-forward layers", low=1)
     dropout: float = setting(0.1, "of embeddings and layers", low=0, high=0.9)
-    attention_dropout: float = setting(0.0, "of attention weights; 0 lets the kernels train", low=0, high=0.9)
+    attention_dropout: float = setting(0.0, "of attention weights", low=0, high=0.9)
     tied: bool = setting(True, "score the output with the embedding")
     smoothing: float = setting(0.0, "label smoothing", low=0, high=0.5)
     encoder: Choice = group(Choice, alpha="learned")

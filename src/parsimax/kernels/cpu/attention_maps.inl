@@ -1,0 +1,485 @@
+// The mappings of attention other than entmax, as a policy of one row. A policy solves a row of scores, says what the
+// backward keeps of it (STATE numbers, and a positive number per entry of the support), computes that again from scores
+// where there was no room, and takes a gradient back through the support. Everything else is attention.inl's.
+//
+//   sparsegen    sparsemax of scores / (1 - lambda)
+//   topk         sparsemax; of a larger support the k largest stay, and share what the others had
+//   budget       p = clip(x - tau, 0, 1): lane maxima bound tau from below, bracketed Newton among the candidates
+//   r-, tsoftmax p = w e^z / S, w = (1 + z / t)_+, z = x - max; t = max - quantile, by selection, or given
+//   normmax      p = d^k / D, d = (z + E)_+, k = 1 / (alpha - 1), sum d^(k + 1) = 1: with r = entmax of scores (k + 1)
+//   z at
+//                2 - 1 / alpha, d = r^(1 / (k + 1)) and p = r^(1 / alpha) / D
+#pragma once
+#include "attention.h"
+#include "attention_rows.inl"
+#include "topk.inl"
+namespace {
+namespace attention {
+using parsimax::Attention;
+
+// z, n numbers and -inf up to W more, relative to the entry at place ceil(budget) from the top: tau with
+// sum clip(z - tau, 0, 1) = budget lies in [-1, 0]. The sum falls piecewise linearly: Newton inside a bracket ends on
+// the exact piece, and a step that does not move it, or a closed bracket, is the proof.
+inline double clipped_root(const double* z, i64 n, double budget) {
+  using T = double;
+  const V<T> one = all<T>(1);
+  double low = -1, high = 0, tau = -0.5;
+  for (int it = 0; it < 2000; it++) {
+    V<T> total{}, inside{}, full{};  // the whole ones are counted apart: a large budget must not drown the rest
+    for (i64 i = 0; i < n; i += W<T>) {
+      const V<T> d = load<T>(z + i) - tau, v = d < one ? positive<T>(d) : V<T>{};
+      total += v;
+      full += d < one ? V<T>{} : one;
+      inside += v > 0 ? one : V<T>{};
+    }
+    const double f = (sum<T>(full) - budget) + sum<T>(total), count = sum<T>(inside);
+    if (f == 0) break;
+    (f > 0 ? low : high) = tau;
+    double next = count > 0 ? tau + f / count : low;
+    if (!(next > low && next < high)) next = low + (high - low) / 2;
+    const double step = next - tau, size = step < 0 ? -step : step;
+    tau = next;
+    if (size <= tolerance(parsimax::BUDGET_ROW, 2e-16) * (tau < 0 ? -tau : tau) || !(low < high)) break;
+  }
+  return tau;
+}
+
+// The numbers at two neighbouring places, or one, of a sorted row: a sorted sample brackets them, and what lies in the
+// bracket is gathered, until little is left. Exact: the bracket is counted. room: 2 n + PAD numbers.
+template <class T> inline void two_ranks(const T* x, i64 n, i64 first, i64 second, T* room, i64 half, T& low, T& high) {
+  constexpr int SAMPLE = 32, MARGIN = 6;
+  T* to = room;
+  const auto sort = [](T* v, i64 count) {
+    for (i64 i = 1; i < count; i++) {
+      const T at = v[i];
+      i64 j = i;
+      for (; j > 0 && v[j - 1] > at; j--) v[j] = v[j - 1];
+      v[j] = at;
+    }
+  };
+  while (n > 2 * SAMPLE) {
+    T sample[SAMPLE];
+    for (int i = 0; i < SAMPLE; i++) sample[i] = x[n * (2 * i + 1) / (2 * SAMPLE)];
+    sort(sample, SAMPLE);
+    const int at = int(double(first) / double(n) * SAMPLE), under = at - MARGIN, over = at + MARGIN + 1;
+    const T a = under < 0 ? -INF<T> : sample[under], b = over >= SAMPLE ? INF<T> : sample[over];
+    const V<T> va = all<T>(a), vb = all<T>(b);
+    i64 less = 0, count = 0;
+    for (i64 i = 0; i < n; i += W<T>) {
+      const unsigned lanes = n - i < W<T> ? (1u << (n - i)) - 1 : ~0u >> (32 - W<T>);
+      const V<T> v = load<T>(x + i, n - i, T(0));
+      const unsigned below = gt_bits<T>(va, v) & lanes, in = ~(below | gt_bits<T>(v, vb)) & lanes;
+      less += __builtin_popcount(below);
+      push<T>(to + count, v, in);
+      count += __builtin_popcount(in);
+    }
+    const bool held = first >= less && second < less + count;
+    if (held && a == b) {
+      low = high = a;
+      return;
+    }
+    if (!held || count > n * 3 / 4) break;  // ties, or an unlucky sample
+    x = to, n = count, first -= less, second -= less;
+    to = to == room ? room + half : room;
+  }
+  if (x != to) __builtin_memmove(to, x, n * sizeof(T));
+  if (n <= 2 * SAMPLE) {
+    sort(to, n);
+    low = to[first], high = to[second];
+    return;
+  }
+  low = select(to, n, first);
+  high = low;
+  if (second > first) {  // the least of what selection left to the right
+    high = INF<T>;
+    for (i64 i = first + 1; i < n; i++) high = to[i] < high ? to[i] : high;
+  }
+}
+
+// t of the weights (1 + z / t)_+ e^z, and in which form an entry is kept: by e^z, from which z follows to a rounding of
+// 1, if t is above 1; else by w, from which it follows to a rounding of t.
+template <class T> struct Cut {
+  double max, t, sum;
+  bool by_exponential() const { return t > 1; }
+  // Scores to kept numbers (0 outside of the support), in place; returns sum w e^z.
+  double keep(T* s, i64 n) const {
+    const T m = T(max);
+    if (t < (same<T, float> ? 1e-30 : 1e-290)) return keep_tiny(s, n);
+    const V<T> hi = all<T>(t), lo = all<T>(t - double(T(t))), inverse = all<T>(1 / t);
+    Total<T> total;
+    for (i64 j = 0; j < n; j += W<T>) {
+      const V<T> z = load<T>(s + j, n - j, -INF<T>) - m, d = positive<T>(z + hi + lo), w = d * inverse;
+      const V<T> e = d > 0 ? exp2<T>(z * T(1.4426950408889634)) : V<T>{};
+      total.add(w * e);
+      store<T, T>(s + j, by_exponential() ? e : w, n - j);
+    }
+    return total.get();
+  }
+  double keep_tiny(T* s, i64 n) const {  // e^z is 1 on the support, and t = 0 keeps the maxima
+    double total = 0;
+    for (i64 j = 0; j < n; j++) {
+      const double z = double(s[j]) - max, w = t > 0 ? (z + t) / t : z == 0;
+      s[j] = T(w > 0 ? w : 0);
+      total += double(s[j]);
+    }
+    return total;
+  }
+  // Kept numbers to weights, and to their slopes p / (z + t), if asked for.
+  template <bool SLOPE> void weights(const T* kept, T* p, T* slope, i64 n) const {
+    const V<T> scale = all<T>(1 / sum), inverse = all<T>(t > 0 ? 1 / t : 0), hi = all<T>(t);
+    const double steep = 1 / (sum * t), most = same<T, float> ? 1e30 : 1e290;
+    const V<T> rise = all<T>(steep < most ? steep : most);
+    for (i64 j = 0; j < n; j += W<T>) {
+      const V<T> v = load<T>(kept + j, n - j, T(0)), on = v > 0 ? v : all<T>(1);
+      V<T> w = v, e = v;
+      if (by_exponential()) {
+        const V<T> grown = positive<T>(log2<T>(on) * T(0.69314718055994530942) + hi) * inverse;
+        w = v > 0 ? grown : V<T>{};
+      } else {
+        const V<T> e_z = exp2<T>((on - 1) * hi * T(1.4426950408889634));
+        e = v > 0 ? e_z : V<T>{};
+      }
+      store<T, T>(p + j, w * e * scale, n - j);
+      if constexpr (SLOPE) store<T, T>(slope + j, w > 0 ? e * rise : V<T>{});
+    }
+  }
+};
+
+template <class T> struct RowMap {
+  const Attention& a;
+  double param;
+  double* state;
+
+  bool is_soft() const {  // tsoftmax without a cut that float could see
+    return a.mapping == Attention::tsoftmax && param > (same<T, float> ? 1e30 : 1e290);
+  }
+  bool is_cut() const { return a.mapping == Attention::rsoftmax || (a.mapping == Attention::tsoftmax && !is_soft()); }
+  Cut<T> cut() const { return {state[0], state[1], state[2]}; }
+  double factor() const { return 1 / (1 - param); }  // of sparsegen
+  Alpha inner() const { return Alpha(a.mapping == Attention::normmax ? 2 - 1 / param : is_soft() ? 1 : 2); }
+  bool in_double() const { return same<T, float> && a.mapping == Attention::normmax && param > 2; }
+  bool valid() const {
+    switch (a.mapping) {
+      case Attention::sparsegen:
+        return param < 1 && param > -INF<double>;
+      case Attention::budget:
+        return param >= 0;
+      case Attention::rsoftmax:
+        return param >= 0 && param <= 1;
+      case Attention::tsoftmax:
+        return param > 0;
+      case Attention::normmax:
+        return param > 1 && param < INF<double>;
+      default:
+        return true;
+    }
+  }
+  // An entry outside of the support that the gradient reaches: the lower one of the two that a quantile lies between.
+  i64 extra() const { return a.mapping == Attention::rsoftmax && state[1] > 0 ? i64(state[4]) : -1; }
+
+  // The support of a row of scores, which may be overwritten; value and index as in support.inl, room for as many
+  // doubles as value has.
+  Support<T> solve(T* s, i64 n, T* value, int32_t* index, T* room) {
+    const Peak<T> k = peak<T>(s, n);
+    Support<T> found{};
+    found.status = k.bad || !valid() ? NOT_A_NUMBER : k.max == -INF<T> ? EMPTY : FOUND;
+    if (found.status != FOUND) return found;
+    state[0] = k.max;
+    switch (a.mapping) {
+      case Attention::topk:
+        return topk(s, n, value, index, room);
+      case Attention::budget:
+        return budget(s, n, k, value, index, room);
+      case Attention::rsoftmax:
+        return rsoftmax(s, n, value, room);
+      case Attention::tsoftmax:
+        if (!is_soft()) return tsoftmax(s, n, value);
+        [[fallthrough]];
+      default:
+        break;
+    }
+    sharpen(s, n);
+    if (in_double()) {
+      double* wide = (double*)room;
+      for (i64 j = 0; j < n; j++) wide[j] = s[j];
+      const auto d = find_support<double>(wide, n, inner(), (double*)value, index);
+      narrow_in_place(value, d.count);
+      found = {d.status, value, d.index, d.count, d.max, d.theta, d.pz, d.edge};
+    } else found = find_support<T>(s, n, inner(), value, index);
+    state[1] = found.edge.E;
+    if (inner().kind == GENERAL) state[1] = is_soft() ? found.edge.w : exp(inner().b * found.edge.w);
+    if (a.mapping == Attention::normmax) state[2] = escort(value, found.count);
+    return found;
+  }
+  // Scores to what solve gave, in place.
+  void again(T* s, i64 n, void* wide) const {
+    if (is_cut()) {
+      cut().keep(s, n);
+    } else if (a.mapping == Attention::budget) {
+      for (i64 j = 0; j < n; j++) s[j] = clipped(double(s[j]));
+    } else if (a.mapping == Attention::topk && state[3] > 0) {
+      i64 ties = i64(state[3]);
+      const T least = T(state[2]);
+      for (i64 j = 0; j < n; j++) {
+        const bool in = s[j] > least || (s[j] == least && ties-- > 0);
+        s[j] = in ? T(double(s[j]) - state[0] + state[1]) : T(0);
+      }
+    } else if (a.mapping == Attention::normmax) {
+      const double power = 1 / (param - 1);
+      const auto run = [&](auto* z) {
+        using C = std::remove_pointer_t<decltype(z)>;
+        const V<C> hi = all<C>(state[1]), lo = all<C>(state[1] - double(C(state[1]))), scale = all<C>(1 / state[2]);
+        for (i64 j = 0; j < n; j += W<C>) {
+          const V<C> d = positive<C>(load<C>(s + j, n - j, -INF<T>) - C(state[0]) + hi + lo);
+          const V<C> p = power == 1 ? d : exp2<C>(log2<C>(d > 0 ? d : all<C>(1)) * C(power));
+          store<T, C>(s + j, d > 0 ? p * scale : V<C>{}, n - j);
+        }
+      };
+      in_double() ? run((double*)nullptr) : run((T*)nullptr);
+    } else {
+      sharpen(s, n);
+      Edge e;
+      e.E = state[1];
+      if (is_soft()) e.w = state[1], e.E = 1;
+      row_weights<T>(s, n, inner(), 0, e, wide);
+    }
+  }
+  // What solve gave to weights, in place.
+  void weights(T* kept, i64 n) const {
+    if (is_cut()) cut().template weights<false>(kept, kept, nullptr, n);
+  }
+  // From dL/dp to dL/dscore in place, on kept numbers (those of columns `at`, or of all of them) whose weights are p.
+  // Returns dL/dparameter. slope, rho: room for n numbers and a vector more.
+  double gradient(i64 n, const T* kept, T* p, const int32_t* at, T* g, void* slope, void* rho) const {
+    if (is_cut()) return cut_gradient(n, kept, p, at, g, (T*)slope);
+    if (p != kept) __builtin_memcpy(p, kept, n * sizeof(T));
+    switch (a.mapping) {
+      case Attention::budget:
+        return budget_gradient(n, p, g);
+      case Attention::normmax:
+        return in_double() ? norm_gradient(n, p, g, (double*)slope) : norm_gradient(n, p, g, (T*)slope);
+      default:
+        break;
+    }
+    weight_gradient<T>(n, inner(), false, p, g, slope, rho);
+    if (a.mapping != Attention::sparsegen) return 0;
+    double along = 0;  // by lambda: u = z c, du = u c, and on the support u is p and a constant
+    const T c = T(factor());
+    for (i64 j = 0; j < n; j++) {
+      if (p[j] > 0) along += double(p[j]) * double(g[j]);
+      g[j] *= c;
+    }
+    return along * factor();
+  }
+
+ private:
+  T clipped(double x) const {
+    const double d = (x - state[0]) - state[1];
+    return T(d > 0 ? (d < 1 ? d : 1) : 0);
+  }
+  // Scores relative to the maximum, times what makes them those of entmax.
+  void sharpen(T* s, i64 n) const {
+    const double c = a.mapping == Attention::sparsegen ? factor()
+                     : a.mapping == Attention::normmax ? param / (param - 1)
+                                                       : 1;
+    const T m = T(state[0]), by = T(c < (same<T, float> ? 1e38 : 1e308) ? c : (same<T, float> ? 1e38 : 1e308));
+    for (i64 j = 0; j < n; j += W<T>) {
+      const V<T> z = load<T>(s + j, n - j, T(0)) - m;
+      store<T, T>(s + j, z < 0 ? z * by : z, n - j);
+    }
+  }
+  // Probabilities of entmax to their powers 1 / alpha, divided by the sum of these, which is the result.
+  double escort(T* p, i64 count) const {
+    Total<T> total;
+    for (i64 j = 0; j < count; j += W<T>) {
+      const V<T> v = load<T>(p + j, count - j, T(0)), on = v > 0 ? v : all<T>(1);
+      const V<T> root = param == 2 ? vroot<T>(on) : exp2<T>(log2<T>(on) * T(1 / param)), r = v > 0 ? root : V<T>{};
+      total.add(r);
+      store<T, T>(p + j, r, count - j);
+    }
+    const double D = total.get();
+    for (i64 j = 0; j < count; j += W<T>) store<T, T>(p + j, load<T>(p + j, count - j, T(0)) * T(1 / D), count - j);
+    return D;
+  }
+
+  Support<T> topk(T* s, i64 n, T* value, int32_t* index, T* copy) {
+    const i64 k = i64(param);
+    Support<T> found = find_support<T>(s, n, Alpha(2), value, index);
+    state[1] = found.edge.E, state[2] = state[3] = 0;
+    i64 c = compact<T>(found, index);
+    if (c > k) {
+      for (i64 i = 0; i < c; i++) copy[i] = s[index[i]];
+      const T least = select(copy, c, c - k);
+      i64 above = 0, kept = 0;
+      for (i64 i = 0; i < c; i++) above += s[index[i]] > least;
+      i64 ties = k - above;
+      state[2] = least, state[3] = double(ties);
+      double mass = 0;
+      for (i64 i = 0; i < c; i++)
+        if (s[index[i]] > least || (s[index[i]] == least && ties-- > 0))
+          mass += value[i], value[kept] = value[i], index[kept++] = index[i];
+      const double share = (1 - mass) / double(kept);
+      for (i64 i = 0; i < kept; i++) value[i] = T(value[i] + share);
+      state[1] += share;
+      c = kept;
+    }
+    store<T, T>(value + c, V<T>{});
+    found.count = c, found.index = index;
+    return found;
+  }
+
+  Support<T> budget(T* s, i64 n, const Peak<T>& k, T* value, int32_t* index, T* room) {
+    double* z = (double*)room;
+    Support<T> found{};
+    found.status = FOUND, found.value = value, found.index = index;
+    i64 allowed = 0;
+    for (i64 j = 0; j < n; j += W<T>)
+      allowed += __builtin_popcount(gt_bits<T>(load<T>(s + j, n - j, -INF<T>), all<T>(-INF<double>)));
+    state[0] = 0, state[1] = INF<double>;
+    if (param == 0) return found;
+    const auto place = [](double b) { return i64(b) + (double(i64(b)) < b); };
+    // The entry at the place in question of c numbers, all of them relative to it.
+    const auto centre = [&](double* v, double* copy, i64 c) {
+      __builtin_memcpy(copy, v, c * sizeof(double));
+      const double pivot = select(copy, c, c - place(param));
+      for (i64 i = 0; i < c; i++) v[i] -= pivot;
+      store<double, double>(v + c, all<double>(-INF<double>));
+      return pivot;
+    };
+    double least = -INF<double>;
+    if (param < double(allowed)) {
+      constexpr i64 L = 4 * W<T>;
+      double lanes[L + W<double>], copy[L];
+      i64 c = 0;
+      for (int u = 0; u < 4; u++)
+        for (int j = 0; j < W<T>; j++)
+          if (k.lanes[u][j] > -INF<T>) lanes[c++] = double(k.lanes[u][j]);
+      if (param < double(c)) {  // fewer numbers, so a lower threshold
+        least = centre(lanes, copy, c);
+        least += clipped_root(lanes, c, param);
+        least -= 1e-6 * (1 + (least < 0 ? -least : least));
+      }
+    }
+    const i64 c = gather_some<T>(s, n, T(0), least, n, value, index);
+    for (i64 i = 0; i < c; i++) z[i] = double(value[i]);
+    if (param < double(allowed)) {
+      state[0] = centre(z, z + c + W<double>, c);
+      state[1] = clipped_root(z, c, param);
+    } else state[1] = -INF<double>;  // all of them are wanted
+    for (i64 i = 0; i < c; i++) value[i] = clipped(double(value[i]));
+    store<T, T>(value + c, V<T>{});
+    found.count = c;
+    return found;
+  }
+  double budget_gradient(i64 n, const T* p, T* g) const {  // only what lies between 0 and 1 moves
+    double total = 0, count = 0;
+    for (i64 j = 0; j < n; j++)
+      if (p[j] > 0 && p[j] < 1) total += double(g[j]), count++;
+    const double mean = count > 0 ? total / count : 0;
+    for (i64 j = 0; j < n; j++) g[j] = p[j] > 0 && p[j] < 1 ? T(double(g[j]) - mean) : T(0);
+    return mean;
+  }
+
+  Support<T> rsoftmax(T* s, i64 n, T* value, T* room) {
+    i64 allowed = 0;
+    for (i64 j = 0; j < n; j += W<T>)
+      allowed += __builtin_popcount(gt_bits<T>(load<T>(s + j, n - j, -INF<T>), all<T>(-INF<double>)));
+    const double place = param * double(allowed - 1);
+    const i64 first = i64(place), last = first + 1 < allowed ? first + 1 : first;
+    const double part = place - double(first);
+    T low, high;
+    two_ranks<T>(s, n, n - allowed + first, n - allowed + last, room, (n + 2 * W<T>), low, high);
+    const T m = T(state[0]), under = low - m, over = high - m;
+    const double bottom = under > -INF<T> ? double(under) : -1e300, top = over > -INF<T> ? double(over) : -1e300;
+    state[1] = -(bottom + part * (top - bottom));
+    state[3] = part;
+    i64 at = 0;
+    for (; s[at] != low; at++) {}  // of equal scores, the first
+    state[4] = double(at);
+    for (at = 0; s[at] != high; at++) {}
+    state[5] = double(at);
+    state[6] = (top - bottom) * double(allowed - 1);
+    return keep(s, n, value);
+  }
+  Support<T> tsoftmax(T* s, i64 n, T* value) {
+    i64 ties = 0, at = 0;
+    const T m = T(state[0]);
+    for (i64 j = 0; j < n; j++) ties += s[j] == m;
+    for (; s[at] != m; at++) {}
+    state[1] = param, state[4] = double(at), state[5] = double(ties);
+    return keep(s, n, value);
+  }
+  Support<T> keep(T* s, i64 n, T* value) {
+    state[2] = cut().keep(s, n);
+    __builtin_memcpy(value, s, n * sizeof(T));
+    Support<T> found{};
+    found.status = FOUND, found.value = value, found.index = nullptr, found.count = n;
+    return found;
+  }
+  // With q = max - t and c = 1 / (x - q) on the support: dx = p (g - mean)(1 + c), dq = -sum p (g - mean) c, and dq
+  // goes to what the cut hangs on: two order statistics, or the maxima.
+  double cut_gradient(i64 n, const T* kept, T* p, const int32_t* at, T* g, T* slope) const {
+    cut().template weights<true>(kept, p, slope, n);
+    if (!(state[1] > 0)) {
+      fill<T>(g, n, 0);
+      return 0;
+    }
+    Total<T> along, down;
+    for (i64 j = 0; j < n; j += W<T>) {
+      const V<T> v = load<T>(p + j, n - j, T(0));
+      along.add(v > 0 ? v * load<T>(g + j, n - j, T(0)) : V<T>{});
+    }
+    const T mean = T(along.get());
+    for (i64 j = 0; j < n; j += W<T>) {
+      const V<T> c = load<T>(slope + j), h = c > 0 ? load<T>(g + j, n - j, T(0)) - mean : V<T>{};
+      down.add(h * c);
+      store<T, T>(g + j, h * (load<T>(p + j, n - j, T(0)) + c), n - j);
+    }
+    const double dq = -down.get();
+    const auto give = [&](i64 column, double much) {
+      i64 j = column;
+      if (at)
+        for (j = 0; j < n && at[j] != column; j++) {}
+      if (j < n) g[j] += T(much);
+    };
+    if (a.mapping == Attention::rsoftmax) {
+      give(i64(state[4]), (1 - state[3]) * dq);
+      give(i64(state[5]), state[3] * dq);
+      return dq * state[6];
+    }
+    if (state[5] == 1) give(i64(state[4]), dq);
+    else {  // evenly, as amax of torch does
+      T top = 0;
+      i64 ties = 0;
+      for (i64 j = 0; j < n; j++) top = p[j] > top ? p[j] : top;
+      for (i64 j = 0; j < n; j++) ties += p[j] == top;
+      for (i64 j = 0; j < n; j++) g[j] += p[j] == top ? T(dq / double(ties)) : T(0);
+    }
+    return -dq;
+  }
+  // dp_i = u_i (dz_i - <p, dz>) - p_i (...) with u = k p / d: dz = e - p sum e, e = u (g - mean).
+  template <class C> double norm_gradient(i64 n, const T* p, T* g, C* e) const {
+    const double k = 1 / (param - 1), D = state[2];
+    const V<C> one = all<C>(1);
+    Total<C> along, all_e, by_log, entropy;
+    for (i64 j = 0; j < n; j += W<C>) {
+      const V<C> v = load<C>(p + j, n - j, T(0));
+      along.add(v > 0 ? v * load<C>(g + j, n - j, T(0)) : V<C>{});
+    }
+    const C mean = C(along.get());
+    for (i64 j = 0; j < n; j += W<C>) {
+      const V<C> v = load<C>(p + j, n - j, T(0)), h = v > 0 ? load<C>(g + j, n - j, T(0)) - mean : V<C>{};
+      const V<C> l = log2<C>((v > 0 ? v : one) * C(D)) * C(param - 1), d = exp2<C>(l), u = v / d * C(k) * h;
+      all_e.add(u);
+      by_log.add(v * h * l);
+      entropy.add(v * d * l);
+      store<C, C>(e + j, u);
+    }
+    const double sum_e = all_e.get(), ln2 = 0.69314718055994530942;
+    for (i64 j = 0; j < n; j += W<C>)
+      store<T, C>(g + j, load<C>(e + j) - load<C>(p + j, n - j, T(0)) * C(sum_e), n - j);
+    return -k * k * ln2 * (by_log.get() - sum_e * entropy.get() / (k + 1));
+  }
+};
+}  // namespace attention
+}  // namespace

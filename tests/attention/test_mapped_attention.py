@@ -1,0 +1,263 @@
+"""Attention by mappings other than entmax in the fused kernel, against explicit attention in float64."""
+
+import math
+
+import pytest
+import torch
+
+import parsimax
+from cases import normal
+from parsimax import attention
+from parsimax.kernels import dispatch, library
+from parsimax.kernels.schemas import MAPPINGS
+from parsimax.mappings import REGISTRY
+from test_attention import MASKS, close, draw
+
+pytestmark = pytest.mark.skipif(not library.AVAILABLE, reason=str(library.PROBLEM))
+INF, NAN = math.inf, math.nan
+NAMES = MAPPINGS[1:]
+# Each mapping with parameters that make its rows sparse, dense, and at the ends of the domain.
+VALUES = {
+    "sparsegen": (0.25, -3.0, 0.999, -300.0),
+    "topk_sparsemax": (3, 1, 70, 1000),
+    "budget_sparsemax": (2.0, 1.0, 0.4, 20.5, 0.0, 1e9),
+    "rsoftmax": (0.9, 0.5, 0.1, 0.0, 1.0),
+    "tsoftmax": (1.5, 0.01, 20.0, 5000.0, INF, 1e-20),
+    "normmax": (2.0, 1.3, 5.0, 1.01),
+}
+EVERY = pytest.mark.parametrize("name", NAMES)
+
+
+@pytest.fixture(autouse=True)
+def kernels():
+    with dispatch.use("cpu"):
+        yield
+
+
+def setting(name):
+    return REGISTRY[name].setting
+
+
+def explicit(q, k, v, name, value, attn_mask=None, is_causal=False, enable_gqa=False):
+    """Attention in a few lines of float64, by the formula of the mapping."""
+    q, k, v = (t.double() for t in (q, k, v))
+    if enable_gqa:
+        k, v = (t.repeat_interleave(q.shape[-3] // t.shape[-3], -3) for t in (k, v))
+    scores = q @ k.transpose(-2, -1) / math.sqrt(q.shape[-1])
+    if attn_mask is not None and attn_mask.dtype == torch.bool:
+        scores = scores.masked_fill(~attn_mask, -INF)
+    elif attn_mask is not None:
+        scores = scores + attn_mask.double()
+    if is_causal:
+        scores = scores.masked_fill(torch.ones(scores.shape[-2:]).triu(1).bool(), -INF)
+    with dispatch.use("torch"):
+        return REGISTRY[name].function(scores, **{setting(name).name: value}) @ v
+
+
+def check(q, k, v, name, value, tolerance=1e-5, slack=1.0, **options):
+    """Value and gradients by q, k, v, the parameter and the mask, where they are floating-point tensors."""
+    others = {"value": value, **options}
+    others = {n: t for n, t in others.items() if isinstance(t, torch.Tensor) and t.is_floating_point()}
+    leaves = [t.detach().clone().requires_grad_() for t in (q, k, v, *others.values())]
+    wide = [t.detach().double().requires_grad_() for t in leaves]
+
+    def run(function, at):
+        own = {"value": value, **options} | dict(zip(others, at[3:], strict=True))
+        return function(*at[:3], **own)
+
+    def fused(q, k, v, value, **options):
+        return attention(q, k, v, mapping=name, **{setting(name).name: value}, **options)
+
+    out = run(fused, leaves)
+    truth = run(lambda *at, value, **more: explicit(*at, name, value, **more), wide)
+    assert out.dtype == q.dtype
+    close(out, truth, tolerance)
+    weights = normal(*truth.shape, seed=9)
+    expected = torch.autograd.grad(truth, wide, weights)
+    for ours, wanted in zip(torch.autograd.grad(out, leaves, weights.to(out)), expected, strict=True):
+        close(ours, wanted, slack * 4 * tolerance * max(1.0, float(wanted.abs().max()) if wanted.numel() else 1.0))
+    with torch.no_grad():
+        assert torch.equal(run(fused, leaves).nan_to_num(), out.nan_to_num())
+    return out
+
+
+@EVERY
+@pytest.mark.parametrize("lengths", [(1, 1), (7, 9), (13, 131), (65, 33), (40, 300)], ids=str)
+def test_masks_and_lengths(name, lengths):
+    L, S = lengths
+    value = VALUES[name][0]
+    for mask in ("none", "bool", "padding", "per-query", "additive", "additive-padding", "row"):
+        # in float64, whose support is that of the truth; below, in float32, scores at the threshold may differ
+        given = MASKS[mask](2, 4, L, S)
+        given = given.double() if given is not None and given.is_floating_point() else given
+        check(*draw(L=L, S=S, dtype=torch.float64), name, value, 1e-9, attn_mask=given)
+    check(*draw(L=L, S=S), name, value, is_causal=True)
+    check(*draw(L=L, S=S, K=2), name, value, enable_gqa=True)
+
+
+@EVERY
+@pytest.mark.parametrize("size", [0.02, 1.0, 5.0], ids=["flat", "middle", "steep"])
+def test_parameters(name, size):
+    for value in VALUES[name]:
+        q, k, v = draw(L=12, S=200, dtype=torch.float64)
+        tolerance = 1e-7 if name == "normmax" and value > 2 else 1e-9
+        check(size * q, k, v, name, value, tolerance)
+        check(size * q, k, v, name, value, tolerance, is_causal=True)
+
+
+@EVERY
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_a_learned_parameter(name, dtype):
+    if not setting(name).continuous:
+        return
+    low, high = {
+        "sparsegen": (-1, 0.5),
+        "budget_sparsemax": (0.5, 6),
+        "rsoftmax": (0.2, 0.95),
+        "tsoftmax": (0.5, 6),
+        "normmax": (1.3, 2),
+    }[name]
+    for shape in ((), (4, 1, 1), (2, 4, 20, 1)):
+        value = (low + (high - low) * normal(*shape, seed=8).sigmoid()).to(dtype)
+        for options in ({"is_causal": True}, {"attn_mask": MASKS["padding"](2, 4, 20, 150)}):
+            q, k, v = draw(L=20, S=150, dtype=dtype)
+            check(q, k, v, name, value, 1e-9 if dtype == torch.float64 else 1e-5, **options)
+
+
+@EVERY
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_types(name, dtype):
+    q, k, v = draw(L=20, S=100, dtype=dtype)
+    for value in VALUES[name][:2]:
+        check(q, k, v, name, value, {torch.bfloat16: 2e-2, torch.float16: 2e-3}[dtype], slack=2.0)
+
+
+ROWS = {
+    "plateau": lambda n: torch.zeros(n),
+    "plateau over a tail": lambda n: torch.where(torch.arange(n) < n // 3, 0.5, -torch.arange(n) / n),
+    "sink": lambda n: torch.where(torch.arange(n) == 0, 30.0, 0.01 * normal(n)),
+    "two levels": lambda n: (torch.arange(n) % 2).float(),
+    "far below": lambda n: normal(n) - 1e6 * (torch.arange(n) % 5 == 1),
+    "far away": lambda n: normal(n) + 1e5,
+    "tiny": lambda n: 1e-20 * normal(n),
+    "subnormal": lambda n: 1e-42 * (torch.arange(n) % 7),
+    "heavy": lambda n: normal(n) / normal(n, seed=1).abs().clamp(min=1e-4),
+    "one allowed": lambda n: torch.where(torch.arange(n) == n // 2, 0.0, -INF),
+    "none allowed": lambda n: torch.full((n,), -INF),
+    "sorted": lambda n: torch.linspace(-8, 8, n),
+    "NaN": lambda n: torch.where(torch.arange(n) == n // 2, NAN, 0.0),
+    "infinite": lambda n: torch.where(torch.arange(n) == n // 2, INF, 0.0),
+}
+
+
+@EVERY
+@pytest.mark.parametrize("n", [5, 64, 700])
+def test_hostile_rows(name, n):
+    """Scores given by the mask: weights are read off by unit vectors, and equal those of the formula in float64."""
+    scores = torch.stack([row(n).float() for row in ROWS.values()])
+    zero = torch.zeros(1, 1, len(ROWS), 16), torch.zeros(1, 1, n, 16)
+    eye = torch.eye(n)[None, None]
+    bias = scores[None, None].clone().requires_grad_()
+    for value in VALUES[name]:
+        own = {setting(name).name: value}
+        p = attention(*zero, eye, bias, mapping=name, **own)[0, 0]
+        with dispatch.use("torch"):
+            truth = REGISTRY[name].function(scores.double(), **own)
+        if name == "topk_sparsemax":  # of equal scores any may be chosen
+            order = lambda x: x.detach().double().nan_to_num(9.0).sort(-1).values  # noqa: E731
+            torch.testing.assert_close(order(p), order(truth), rtol=2e-5, atol=2e-6)
+        else:
+            torch.testing.assert_close(p.double(), truth, rtol=2e-5, atol=2e-6, equal_nan=True)
+        g = normal(len(ROWS), n, seed=4).float()
+        (grad,) = torch.autograd.grad(p, bias, g)
+        finite = ~truth.isnan().any(-1)
+        assert grad[0, 0][finite].isfinite().all()
+
+
+@EVERY
+def test_the_bits_depend_on_nothing_else(name):
+    value = VALUES[name][0]
+    q, k, v = draw(B=2, H=3, L=150, S=170, E=32, Ev=32)
+    before = torch.get_num_threads()
+    try:
+        results = []
+        for threads in (1, 2, 5):
+            torch.set_num_threads(threads)
+            at = [t.clone().requires_grad_() for t in (q, k, v)]
+            out = attention(*at, mapping=name, **{setting(name).name: value})
+            results.append([out, *torch.autograd.grad(out.square().sum(), at)])
+    finally:
+        torch.set_num_threads(before)
+    for other in results[1:]:
+        assert all(torch.equal(a, b) for a, b in zip(other, results[0], strict=True))
+    part = attention(q[1:, 2:], k[1:, 2:], v[1:, 2:], mapping=name, **{setting(name).name: value})
+    assert torch.equal(part, results[0][0][1:, 2:])
+
+
+@EVERY
+def test_values_without_weight_do_not_count(name):
+    for size in (0.05, 3.0):
+        q, k, v = draw(B=1, H=1, L=30, S=90, Ev=16)
+        q = size * q
+        own = {setting(name).name: VALUES[name][0]}
+        weights = attention(q, k, torch.eye(90)[None, None], mapping=name, **own)
+        for key in (11, 40):
+            broken = v.clone()
+            broken[0, 0, key] = NAN
+            at = [t.clone().requires_grad_() for t in (q, k, broken)]
+            out = attention(*at, mapping=name, **own)
+            reads = weights[..., key] > 0
+            assert out[reads].isnan().all()
+            close(out[~reads], attention(q, k, v, mapping=name, **own)[~reads], 1e-6)
+            (by_query,) = torch.autograd.grad(out, at[0], torch.ones_like(out))
+            assert by_query[~reads].isfinite().all()
+
+
+@EVERY
+def test_second_derivatives_and_dropout(name):
+    inputs = [t.requires_grad_() for t in draw(B=1, H=2, L=3, S=6, E=3, Ev=2, dtype=torch.float64)]
+    value = VALUES[name][0]
+    if setting(name).continuous:
+        inputs.append(torch.full((2, 1, 1), value, dtype=torch.float64, requires_grad=True))
+
+    def run(q, k, v, parameter=value):
+        torch.manual_seed(2)
+        return attention(q, k, v, dropout_p=0.3, mapping=name, **{setting(name).name: parameter})
+
+    assert torch.autograd.gradcheck(run, inputs)
+    with dispatch.use("auto"):  # a gradient that is differentiated again is that of the formula
+        assert torch.autograd.gradgradcheck(run, inputs, fast_mode=True)
+
+
+@EVERY
+def test_traced_code_holds_one_operator(name):
+    names = []
+
+    def backend(graph, _):
+        names.extend(str(node.target) for node in graph.graph.nodes if "parsimax" in str(node.target))
+        return graph
+
+    torch._dynamo.reset()
+    own = {setting(name).name: VALUES[name][0]}
+    q, k, v = (t.requires_grad_() for t in draw(L=12, S=30))
+    ours = torch.compile(lambda *at: attention(*at, mapping=name, **own), backend=backend, fullgraph=True)(q, k, v)
+    assert names == ["parsimax.attention"]
+    truth = attention(q, k, v, mapping=name, **own)
+    assert torch.equal(ours, truth)
+    for a, b in zip(*(torch.autograd.grad(t.square().sum(), (q, k, v)) for t in (ours, truth)), strict=True):
+        assert torch.equal(a, b)
+
+
+def test_what_falls_to_the_formula():
+    q, k, v = draw()
+    with dispatch.use("auto"):
+        text = parsimax.explain("attention", q, k, v, mapping="rsoftmax", rate=0.5)
+        assert text.startswith("attention: cpu")
+        text = parsimax.explain("attention", q, k, v, mapping="rsoftmax", rate=0.5, detach_threshold=True)
+        assert "attention: torch" in text and "detach_threshold=True has no kernel" in text
+        for bad in ({"rate": 1.5}, {"rate": torch.ones(3, 1)}, {}):
+            with pytest.raises((ValueError, TypeError, RuntimeError)):
+                attention(q, k, v, mapping="rsoftmax", **bad)
+    outside = torch.tensor([0.5, -1.0, NAN, 0.9]).view(4, 1, 1)
+    out = attention(q, k, v, mapping="rsoftmax", rate=outside)
+    assert out[:, 1:3].isnan().all() and out[:, ::3].isfinite().all()
