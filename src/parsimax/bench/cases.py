@@ -21,6 +21,7 @@ SHAPES = {
 }
 ATTENTION = {1024: 0.5, 2048: 0.45, 4096: 0.4}
 ATTENTION_LEARNED = 0.8
+HEAD_SHAPES = ((512, 400, 10000), (2048, 512, 32000))  # tokens, width, classes
 ELEMENTS = 8_000_000  # of the cases with ever longer rows
 
 
@@ -28,8 +29,8 @@ ELEMENTS = 8_000_000  # of the cases with ever longer rows
 class Case:
     """Two sides on the same inputs; ``ours`` and ``against`` are names in :data:`parsimax.bench.sides.SIDES`.
 
-    ``shape`` is that of the scores; (tokens, d, classes) for the linear loss; (heads, n, d) for attention. ``scale`` is
-    that of the scores; with ``nonzeros`` it is searched such that a row keeps about so many. ``threads`` overrides the
+    ``shape`` is that of the scores; (tokens, d, classes) for the linear loss and for output heads; (heads, n, d) for
+    attention. ``scale`` is that of the scores; with ``nonzeros`` it is searched such that a row keeps about so many. ``threads`` overrides the
     number asked for.
     """
 
@@ -88,6 +89,16 @@ def _losses() -> Iterator[Case]:
         memory=True,
         memory_limit=1 / 8,
     )
+
+
+def _heads() -> Iterator[Case]:
+    """Losses of output heads against a linear layer and cross-entropy."""
+    limits: dict[str, float | None] = {"head_softmax": None, "head_sigsoftmax": 1.1, "head_plif": 1.3}
+    limits |= {"head_monotonic": None, "head_mixture": 9.0, "head_mixture_plif": None}
+    for shape in HEAD_SHAPES:
+        for ours, limit in limits.items():
+            name = f"{ours}_loss/{'x'.join(map(str, shape))}"
+            yield Case(name, "head", shape, f"{ours}_loss", "linear_cross_entropy", limit, memory=True, memory_limit=1)
 
 
 def _attention(n: int, causal: bool, ours: str, limit: float | None) -> Case:
@@ -156,6 +167,7 @@ def _registry() -> Iterator[Case | Scaling]:
     halves = [_in_bfloat16(case) for case in plain]
     attentions = [*_attentions()]
     dense = [_nearly_dense(case) for case in (*plain, *halves)]
+    yield from _heads()
     yield from (*_small(), *plain, *attentions, *halves, *dense, *map(_nearly_dense, attentions))
     for case in (*plain, *halves, *dense):
         yield from _against_peer(case)

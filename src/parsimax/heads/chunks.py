@@ -55,7 +55,7 @@ def chunked_loss(head: Head, hidden: Tensor, target: Tensor, options: Options) -
     parameters = tuple(head.parameters())
     plain, total = is_plain(hidden, target, *parameters), options.reduction != "none"
     plan = kernel_of(head, rows) if plain and total else None
-    kinds = {"soft": soft, "smoothing": options.label_smoothing, "bias": head.bias, "single": not total}
+    kinds: dict[str, Any] = {"soft": soft, "smoothing": options.label_smoothing, "bias": head.bias, "single": not total}
     kinds |= {"autocast": torch.is_autocast_enabled(hidden.device.type), "head": plan or not (plain and total)}
     served = kernels_serve("head_loss", rows, *parameters, **kinds)
     if not plain:
@@ -87,6 +87,7 @@ class _Chunked(torch.autograd.Function):
         ctx: Any, head: Head, total: bool, options: dict[str, Any], target: Tensor, hidden: Tensor, *parameters: Tensor
     ) -> Tensor:
         ctx.head, ctx.total, ctx.options = head, total, options
+        ctx.names = [name for name, _ in head.named_parameters()]
         ctx.autocast = same_autocast(hidden.device.type)
         ctx.save_for_backward(target, hidden, *parameters)
         need, work = any(ctx.needs_input_grad), work_dtype(hidden.device)
@@ -107,7 +108,7 @@ class _Chunked(torch.autograd.Function):
         target, hidden, *parameters = ctx.saved_tensors
         wanted = ctx.needs_input_grad[4:]
         if derivative_is_observed(g):
-            grads = whole_backward(ctx.head, ctx.total, ctx.options, target, hidden, parameters, wanted, g)
+            grads = whole_backward(ctx.head, ctx.names, ctx.total, ctx.options, target, hidden, parameters, wanted, g)
         elif ctx.total:
             grads = scaled(ctx.sums, (hidden, *parameters), g)
         else:
@@ -159,6 +160,7 @@ def scaled(sums: Any, inputs: tuple[Tensor, ...], g: Tensor | None) -> list[Tens
 
 def whole_backward(
     head: Head,
+    names: list[str],
     total: bool,
     options: dict[str, Any],
     target: Tensor,
@@ -168,7 +170,6 @@ def whole_backward(
     g: Tensor,
 ) -> list[Tensor | None]:
     """The gradient as a differentiable function, of all rows at once: for create_graph."""
-    names = [name for name, _ in head.named_parameters()]
     with torch.enable_grad():
         # New names: where the hidden states depend on a tied weight, that path must not count.
         rows, *values = aliases((hidden, *parameters), wanted)

@@ -1,8 +1,8 @@
 """The loss of a head by kernels: products by torch, a chunk of logits at a time, and rows by C++.
 
-A chunk of logits becomes its losses and, in place, the gradient by the logits; the products with it follow at once. Of a
-mixture a chunk is all K rows of a few tokens: the share of a component in a token's probability needs only the sum of
-its row and the score of the target, so a mixture is a softmax loss over tokens × K rows with a factor for each.
+A chunk of logits becomes its losses and, in place, the gradient by the logits; the products with it follow at once.
+Of a mixture a chunk is all K rows of a few tokens: the share of a component in a token's probability needs only the
+sum of its row and the score of the target, so a mixture is a softmax loss over tokens × K rows with a factor for each.
 """
 
 from __future__ import annotations
@@ -76,6 +76,8 @@ class _Fused(torch.autograd.Function):
         *parameters: Tensor,
     ) -> Tensor:
         ctx.head, ctx.options = head, options
+        names = {id(t): name for name, t in head.named_parameters()}
+        ctx.names = [names[id(t)] for t in parameters]
         ctx.save_for_backward(target, hidden, *parameters)
         keep, weight = target != options["ignore_index"], options["weight"]
         aim = torch.where(keep, target, -1).long()
@@ -87,7 +89,7 @@ class _Fused(torch.autograd.Function):
         wanted = {id(t): w for t, w in zip(parameters, ctx.needs_input_grad[6:], strict=True)}
         run = _Run(plan, hidden, aim, each, wanted if any(ctx.needs_input_grad) else {}, step)
         total = run.total()
-        ctx.grads = [run.by_hidden if ctx.needs_input_grad[5] else None, *(run.grads.get(id(t)) for t in parameters)]
+        ctx.grads = [run.by_hidden if ctx.needs_input_grad[5] else None, *map(run.gradient, parameters)]
         return total
 
     @staticmethod
@@ -97,14 +99,7 @@ class _Fused(torch.autograd.Function):
         target, hidden, *parameters = ctx.saved_tensors
         wanted = ctx.needs_input_grad[5:]
         if derivative_is_observed(g):
-            # The graph wants the head's own order of its parameters.
-            order = {id(t): i for i, t in enumerate(parameters)}
-            own = [order[id(t)] for t in ctx.head.parameters()]
-            given = [parameters[i] for i in own]
-            asked = (wanted[0], *(wanted[1 + i] for i in own))
-            first, *rest = whole_backward(ctx.head, True, ctx.options, target, hidden, given, asked, g)
-            back = dict(zip(own, rest, strict=True))
-            grads = [first, *(back[i] for i in range(len(parameters)))]
+            grads = whole_backward(ctx.head, ctx.names, True, ctx.options, target, hidden, parameters, wanted, g)
         else:
             grads = scaled(ctx.grads, (hidden, *parameters), g)
         return (None, None, None, None, None, *grads)
@@ -118,7 +113,7 @@ class _Run:
     ) -> None:
         self.plan, self.hidden, self.target, self.each, self.step = plan, hidden, target, each, max(1, step)
         self.need = bool(wanted)
-        self.grads = {key: None for key, want in wanted.items() if want}
+        self.grads: dict[int, Tensor | None] = {key: None for key, want in wanted.items() if want}
         self.by_hidden = torch.empty_like(hidden) if self.need else None
         self.pieces: Pieces | None = None
         if plan.function is not None:
@@ -139,6 +134,13 @@ class _Run:
             for parameter, grad in self.pieces.backward(self.sums):
                 self._keep(parameter, grad)
         return total
+
+    def gradient(self, parameter: Tensor) -> Tensor | None:
+        """0 where there was no row; None where it is not wanted."""
+        if id(parameter) not in self.grads:
+            return None
+        found = self.grads[id(parameter)]
+        return torch.zeros_like(parameter) if found is None else found
 
     def _keep(self, parameter: Tensor | None, grad: Tensor) -> None:
         if parameter is not None and id(parameter) in self.grads:
@@ -178,7 +180,8 @@ class _Run:
             scale = inverse * each
         if self.by_hidden is not None:
             self.by_hidden[part] = self._products(z, contexts, scale)
-        return (loss * each).sum(dtype=torch.float64)
+        total: Tensor = (loss * each).sum(dtype=torch.float64)
+        return total
 
     def _mixture(self, part: slice) -> Tensor:
         head, hidden, each = self.plan.mixture, self.hidden[part], self.each[part].unsqueeze(1)

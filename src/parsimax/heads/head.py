@@ -39,7 +39,7 @@ class Head(nn.Module):
         for name, value in {"features": features, "classes": classes, "width": width}.items():
             if value < 1:
                 raise ValueError(f"{where}: {name} must be 1 or more, got {value}")
-        weight = tied.weight if isinstance(tied, nn.Embedding) else tied
+        weight: Any = tied.weight if isinstance(tied, nn.Embedding) else tied
         if weight is not None and tuple(weight.shape) != (classes, width):
             raise ValueError(
                 f"{where}: a tied weight must have shape (classes, width) = {(classes, width)}, "
@@ -113,7 +113,7 @@ class Head(nn.Module):
 
 
 def head_loss(hidden: Tensor, target: Tensor, head: Head, **options: Any) -> Tensor:
-    """The loss of a head: ``head.loss(hidden, target, **options)`` as a function, which :func:`explain` can be asked of.
+    """The loss of a head: ``head.loss(hidden, target, **options)`` as a function, for :func:`explain`.
 
     Args:
         hidden: (…, features).

@@ -110,9 +110,7 @@ class LinearHead(Head):
         if alpha is None or softmax or self.function is not None:
             return super().loss(hidden, target, weight=weight, **options)
         hidden = self._checked(hidden)  # here the support is all that the backward pass needs
-        return linear_entmax_loss(
-            hidden, self.weight, target, alpha, bias=self.bias, class_weight=weight, **options
-        )
+        return linear_entmax_loss(hidden, self.weight, target, alpha, bias=self.bias, class_weight=weight, **options)
 
     def fused(self, hidden: Tensor) -> Fused | None:
         if type(self).scores is not LinearHead.scores or type(self).row_losses is not LinearHead.row_losses:
@@ -198,7 +196,8 @@ class PLIFHead(LinearHead):
         >>> torch.allclose(head(hidden), plain, atol=1e-5)
         True
 
-    Reference: Ganea et al., Breaking the Softmax Bottleneck via Learnable Monotonic Pointwise Non-linearities, ICML 2019.
+    Reference: Ganea et al., Breaking the Softmax Bottleneck via Learnable Monotonic Pointwise Non-linearities,
+    ICML 2019.
     """
 
     def __init__(

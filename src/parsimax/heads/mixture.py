@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -90,7 +91,7 @@ class MixtureOfSoftmaxes(Head):
 
     def latent(self, hidden: Tensor) -> Tensor:
         """The contexts g_k (…, K, width)."""
-        contexts = self.contexts(hidden).unflatten(-1, (self.components, self.width))
+        contexts: Tensor = self.contexts(hidden).unflatten(-1, (self.components, self.width))
         return torch.tanh(contexts) if self.tanh else contexts
 
     def whole(self, hidden: Tensor) -> Tensor:
@@ -98,7 +99,12 @@ class MixtureOfSoftmaxes(Head):
         prior = self.log_prior(hidden).unsqueeze(-1)
         if self.mapping.entry.sparse:
             return (prior.exp() * self.mapping(scores)).sum(-2).log()
-        return torch.logsumexp(prior + mapped_logs(self.mapping, scores), -2)
+        joint = prior + mapped_logs(self.mapping, scores)
+        if self.bias is None:
+            return torch.logsumexp(joint, -2)
+        # A class that no component allows: a sum of nothing but zeros has no gradient, where its logarithm has NaN.
+        allowed = self.bias != -math.inf
+        return torch.where(allowed, torch.logsumexp(torch.where(allowed, joint, 0), -2), -math.inf)
 
     def row_losses(self, hidden: Tensor, target: Tensor, options: dict[str, Any]) -> Tensor:
         logs = self.whole(hidden)

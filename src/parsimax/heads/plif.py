@@ -40,8 +40,8 @@ def plif(x: Tensor, raw_slopes: Tensor, bound: float = 20.0) -> Tensor:
         >>> parsimax.plif(torch.tensor([-2.0, 0.0, 1.0, 30.0]), raw)
         tensor([-0.6265,  0.0000,  1.3133, 39.3979])
 
-    :class:`PLIF` is the module, :func:`plif_inverse` the way back. The gradient by the slopes is summed in an order that
-    the number of threads does not change; on a GPU, ``torch.use_deterministic_algorithms`` makes it repeat.
+    :class:`PLIF` is the module, :func:`plif_inverse` the way back. The gradient by the slopes is summed in an order
+    that the number of threads does not change; on a GPU, ``torch.use_deterministic_algorithms`` makes it repeat.
 
     Reference: Ganea, Gelly, Bécigneul and Severyn, Breaking the Softmax Bottleneck via Learnable Monotonic Pointwise
     Non-linearities, ICML 2019.

@@ -127,7 +127,11 @@ def _infinite_bias(request: Request) -> str | None:
 
 
 def _autocast(request: Request) -> str | None:
-    return "under autocast the layer is in a lower precision, which has no kernel" if request.options.get("autocast") else None
+    return (
+        "under autocast the layer is in a lower precision, which has no kernel"
+        if request.options.get("autocast")
+        else None
+    )
 
 
 @dataclass(frozen=True)

@@ -237,8 +237,8 @@ def _attention_bwd(g: Tensor, q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> tu
 def _head_rows(z: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
     """Of logits (rows, n), -log p of the target by softmax or sigsoftmax, and 1 / the sum of the weights.
 
-    ``z`` becomes the gradient by the logits, each row still to be multiplied by its inverse. ``target`` is int64, -1 for
-    a row that does not count.
+    ``z`` becomes the gradient by the logits, each row still to be multiplied by its inverse. ``target`` is int64, -1
+    for a row that does not count.
     """
     return z.new_empty(z.shape[:1]), z.new_empty(z.shape[:1])
 

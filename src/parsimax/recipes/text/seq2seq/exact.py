@@ -67,7 +67,7 @@ def exact(model: Seq2Seq, source: Tensor, longest: int, budget: int, start: Hypo
         opened += len(group.rows)
         tokens = group.tokens()
         hidden, state, _ = model.advance(group.last, group.state.chosen(group.rows))
-        logs = group.logs[:, None] + forbidden(model.output.log_probs(hidden).double())
+        logs = group.logs[:, None] + forbidden(model.output(hidden).double())
         value, row = logs[:, EOS].max(0)
         if value > best.log_prob:
             best = Hypothesis(tokens[row], value.item())

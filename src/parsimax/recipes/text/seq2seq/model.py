@@ -8,6 +8,7 @@ from typing import Any, Protocol
 from torch import Tensor, nn
 
 from ...kit.output import Output
+from ..codec import PAD
 from .examples import Batch
 
 
@@ -40,4 +41,5 @@ class Seq2Seq(nn.Module, ABC):
         return self.hidden(source, entered)
 
     def loss(self, batch: Batch, smoothing: float = 0.0) -> Tensor:
-        return self.output.loss(self(batch.source, batch.entered), batch.wanted, smoothing)
+        hidden = self(batch.source, batch.entered)
+        return self.output.loss(hidden, batch.wanted, ignore_index=PAD, label_smoothing=smoothing)

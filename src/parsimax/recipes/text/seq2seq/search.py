@@ -64,7 +64,7 @@ def beam(model: Seq2Seq, source: Tensor, width: int, longest: int) -> list[Found
     opened = [0] * batch
     for step in range(longest + 1):
         hidden, state, seen = model.advance(last, state)
-        step_logs = forbidden(model.output.log_probs(hidden).double())
+        step_logs = forbidden(model.output(hidden).double())
         kept_rows, kept_tokens, kept_logs = [], [], []
         for one in rows.unique().tolist():
             mine = (rows == one).nonzero().flatten()
