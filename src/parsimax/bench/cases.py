@@ -30,8 +30,8 @@ class Case:
     """Two sides on the same inputs; ``ours`` and ``against`` are names in :data:`parsimax.bench.sides.SIDES`.
 
     ``shape`` is that of the scores; (tokens, d, classes) for the linear loss and for output heads; (heads, n, d) for
-    attention. ``scale`` is that of the scores; with ``nonzeros`` it is searched such that a row keeps about so many. ``threads`` overrides the
-    number asked for.
+    attention. ``scale`` is that of the scores; with ``nonzeros`` it is searched such that a row keeps about so many.
+    ``threads`` overrides the number asked for.
     """
 
     name: str

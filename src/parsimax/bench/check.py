@@ -19,6 +19,7 @@ from .sides import SIDES, evaluate
 # Of the largest difference to the largest value of the same tensor. bfloat16: an ulp of the largest value.
 TOLERANCE = {"float32": 1e-5, "bfloat16": 2.0**-7}
 HEAD_ROWS = 40  # more than a chunk of a mixture holds
+BLOCK = 1000  # pieces of PLIF
 PIECE = 1 << 22  # scores at a time, so that float64 fits in memory
 MOST = 0.9  # of the rows must have the support that float64 finds
 HEADS = (0, -1)  # heads do not meet, and these two stand for all
@@ -55,6 +56,8 @@ def check(case: Case, inputs: Inputs) -> float:
                 by_head.append((mine[part[1]], true))
             elif name in SPLIT:
                 errors.append(_error(_rows(case, mine)[part][rows], share * true[rows]))
+            elif name == "raw_slopes":
+                shared.add(name, _in_blocks(mine), share * _in_blocks(true))
             else:
                 shared.add(name, mine, share * true)
     errors += shared.errors()
@@ -125,6 +128,11 @@ def _settled(mine: Tensor, true: Tensor, grads: list[Tensor]) -> Tensor:
     if same.double().mean() < MOST:
         raise WrongAnswer(f"wrong answer: {(~same).sum()} of {len(same)} rows have another support; not timed")
     return same & ((grads[0] != 0) <= (true > 0)).all(-1) if grads else same
+
+
+def _in_blocks(x: Tensor) -> Tensor:
+    """Rounding moves a score by a hundredth of a piece of PLIF: what is compared is summed over many pieces."""
+    return x.unflatten(0, (-1, BLOCK)).sum(1)
 
 
 def _error(mine: Tensor, true: Tensor) -> float:

@@ -2,6 +2,7 @@
 
 from .head import Head, head_loss
 from .linear import LinearHead, MonotonicHead, PLIFHead, SigSoftmaxHead
+from .make import make_head
 from .mixture import MixtureOfSoftmaxes
 from .monotonic import Monotonic, monotonic, monotonic_inverse
 from .plif import PLIF, plif, plif_inverse
@@ -16,6 +17,7 @@ __all__ = [
     "PLIFHead",
     "SigSoftmaxHead",
     "head_loss",
+    "make_head",
     "monotonic",
     "monotonic_inverse",
     "plif",
