@@ -59,7 +59,7 @@ def cases(folder: Path, count: int, budget: int, split: str) -> list[Case]:
         tokens = best.best.tokens
         with torch.no_grad():
             hidden = task.model.hidden(source[None], torch.tensor([[BOS, *tokens]]))[0]
-            chances = task.model.output(hidden)
+            chances = task.model.output.probs(hidden)
         sure = chances.gather(1, torch.tensor([*tokens, EOS])[:, None]).mean().item()
         possible = (chances > 0).sum(1).double().mean().item()
         same = tokens == first.best.tokens

@@ -21,6 +21,8 @@ ON_EVERY_KERNEL = {
     "test_losses",
     "test_fenchel_young",
     "test_linear",
+    "test_heads",
+    "test_pointwise",
 }
 ABOUT_KERNELS = {"test_kernels", "test_sweep", "test_compiled_kernels"}
 EAGER_MODES = {"test_gradcheck", "test_gradgradcheck"}

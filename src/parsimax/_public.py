@@ -15,6 +15,22 @@ from ._attention import (
 from ._explain import explain
 from ._scripting import refuse_scripting
 from ._verify import verify
+from .heads import (
+    PLIF,
+    Head,
+    LinearHead,
+    MixtureOfSoftmaxes,
+    Monotonic,
+    MonotonicHead,
+    PLIFHead,
+    SigSoftmaxHead,
+    head_loss,
+    make_head,
+    monotonic,
+    monotonic_inverse,
+    plif,
+    plif_inverse,
+)
 from .kernels.dispatch import set_default as set_kernels
 from .kernels.dispatch import use as use_kernels
 from .losses import (
@@ -42,15 +58,23 @@ from .metrics import (
 from .parameters import set_step
 
 __all__ = [
+    "PLIF",
     "AttentionCore",
     "Entmax15Loss",
     "EntmaxLoss",
     "FenchelYoungLoss",
+    "Head",
     "KeyValueCache",
     "LengthScaling",
     "LinearEntmaxLoss",
+    "LinearHead",
+    "MixtureOfSoftmaxes",
+    "Monotonic",
+    "MonotonicHead",
     "MultiheadAttention",
     "Observation",
+    "PLIFHead",
+    "SigSoftmaxHead",
     "SparsemaxLoss",
     "attention",
     "entmax15_loss",
@@ -59,10 +83,16 @@ __all__ = [
     "epsilon_perplexity",
     "explain",
     "fenchel_young_loss",
+    "head_loss",
     "jensen_shannon",
     "linear_entmax_loss",
     "log_probs",
+    "make_head",
+    "monotonic",
+    "monotonic_inverse",
     "multilabel_loss",
+    "plif",
+    "plif_inverse",
     "replace_attention",
     "sample",
     "set_kernels",

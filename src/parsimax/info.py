@@ -20,7 +20,9 @@ def _samples() -> dict[str, tuple[Any, ...]]:
     x, y = torch.zeros(2, 3), torch.zeros(2, dtype=torch.long)
     mappings = {name: (x, *([] if e.setting is None else [e.setting.example])) for name, e in REGISTRY.items()}
     losses = dict.fromkeys(("sparsemax_loss", "entmax15_loss", "entmax_loss"), (x, y))
-    more = {"fenchel_young_loss": (x, y, "sparsemax"), "multilabel_loss": (x, x), "linear_entmax_loss": (x, x, y)}
+    more: dict[str, tuple[Any, ...]] = {"fenchel_young_loss": (x, y, "sparsemax"), "multilabel_loss": (x, x)}
+    more |= {"linear_entmax_loss": (x, x, y)}
+    more |= {"plif": (x, torch.zeros(2)), "head_loss": (x, y, _public.LinearHead(3, 4))}
     return {**mappings, "support": (x,), **losses, **more, "entmax_attention": (x, x, x), "attention": (x, x, x)}
 
 

@@ -1,5 +1,6 @@
 """What the back ends can do is data: ``explain``, the choice, ``info`` and errors read it, and none is ever wrong."""
 
+import copy
 from collections import Counter
 
 import pytest
@@ -81,6 +82,19 @@ CALLS = {
     "entmax_attention, weights": ("entmax_attention", tuple(Q), {"return_weights": True}),
     "attention sparsemax": ("attention", tuple(Q), {"mapping": "sparsemax"}),
     "attention rsoftmax": ("attention", tuple(Q), {"mapping": "rsoftmax", "rate": 0.5}),
+    "plif": ("plif", (X, torch.zeros(4)), {}),
+    "head_loss": ("head_loss", (HIDDEN, Y), {"head": parsimax.LinearHead(6, 9)}),
+    "head_loss, plif": ("head_loss", (HIDDEN, Y), {"head": parsimax.PLIFHead(6, 9, knots=10)}),
+    "head_loss, monotonic": ("head_loss", (HIDDEN, Y), {"head": parsimax.MonotonicHead(6, 9)}),
+    "head_loss, mixture": ("head_loss", (HIDDEN, Y), {"head": parsimax.MixtureOfSoftmaxes(6, 9, 3)}),
+    "head_loss, sparse mixture": (
+        "head_loss",
+        (HIDDEN, Y),
+        {"head": parsimax.MixtureOfSoftmaxes(6, 9, 3, mapping="sparsemax")},
+    ),
+    "head_loss, smoothed": ("head_loss", (HIDDEN, Y), {"head": parsimax.SigSoftmaxHead(6, 9), "label_smoothing": 0.1}),
+    "head_loss, none": ("head_loss", (HIDDEN, Y), {"head": parsimax.SigSoftmaxHead(6, 9), "reduction": "none"}),
+    "head_loss, entmax": ("head_loss", (HIDDEN, Y), {"head": parsimax.LinearHead(6, 9, "entmax15")}),
     "attention normmax": ("attention", tuple(Q), {"mapping": "normmax", "alpha": 2.0}),
 }
 # The kernel that a function is to run, by the name under which it asks.
@@ -94,6 +108,8 @@ KERNEL = {
     "linear_entmax_loss": "_linear_loss",
     "entmax_attention": "_attention_fwd",
     "attention": "_attention_fwd",
+    "plif": "_plif",
+    "head_loss": "_head",
 }
 
 
@@ -142,6 +158,8 @@ def made(name, dtype, grad=False):
         k: v.to(dtype) if isinstance(v, torch.Tensor) and v.dim() == 1 and k == "bias" else v
         for k, v in options.items()
     }
+    if "head" in options:
+        options["head"] = copy.deepcopy(options["head"]).to(dtype)
     return function, tensors, options
 
 
@@ -329,6 +347,16 @@ def samples():
     own = torch.full((1, 2, 1, 1), 1.5, dtype=torch.float64)
     _, *state = torch.ops.parsimax._attention_fwd(*Q, None, own, 0.0, 0, False, 0.3, 0.4, seed, True)
     yield "_attention_bwd", (Q[0], *Q, None, own, 0.0, 0, False, 0.3, 0.4, seed, *state, False)
+    table, sums = torch.ops.parsimax._plif_table(torch.zeros(4), 20.0), torch.zeros(8, 4, 2)
+    places = (table, 0.1, 2.0)
+    yield "_plif_table", (torch.zeros(4), 20.0)
+    yield "_plif_slopes", (sums, torch.zeros(4), 20.0)
+    yield "_pieces_fwd", (X, *places)
+    yield "_pieces_bwd", (g, X, *places)
+    yield "_head_rows", (X.clone(), Y, True)
+    yield "_head_pieces", (X.clone(), Y, torch.ones(4), *places, sums.clone())
+    yield "_head_norms", (X, Y, *places)
+    yield "_head_gradient", (X.clone(), Y, torch.ones(4), torch.ones(4), *places, sums.clone())
     x = X.clone().requires_grad_()
     yield "entmax", (x, ALPHA, 0.0)
     yield "topk_sparsemax", (x, 3)

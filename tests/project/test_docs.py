@@ -49,7 +49,7 @@ def test_the_readme_runs(tmp_path, monkeypatch):
         exec(compile(block, "README.md", "exec"), {})
 
 
-@pytest.mark.parametrize(("name", "least"), [("attention", 6), ("support", 4), ("mappings", 1)])
+@pytest.mark.parametrize(("name", "least"), [("attention", 6), ("support", 4), ("mappings", 1), ("heads", 3)])
 def test_a_page_runs(name, least):
     page = ROOT / "docs" / f"{name}.md"
     blocks = re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.S)
@@ -68,9 +68,9 @@ def test_tests_and_files_named_in_the_docs_exist(page):
         assert (page.parent / target).exists(), target
 
 
-@pytest.mark.parametrize("room", ["mappings", "losses", "metrics"])
+@pytest.mark.parametrize("room", ["mappings", "losses", "metrics", "heads"])
 def test_every_function_of_the_core_is_named_in_the_docs(room):
-    page = "mappings.md" if room == "mappings" else "losses.md"
+    page = f"{room}.md" if room in ("mappings", "heads") else "losses.md"
     text = (ROOT / "docs" / page).read_text(encoding="utf-8")
     functions = [name for name in getattr(parsimax, room).__all__ if name.islower()]
     assert [name for name in functions if f"`{name}" not in text] == []

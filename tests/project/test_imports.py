@@ -18,7 +18,7 @@ ALLOWED = {
     "mappings": {"engine", "kernels"},
     "losses": {"mappings", "engine", "kernels"},
     "metrics": {"mappings", "engine"},
-    "heads": {"mappings", "losses", "kernels"},
+    "heads": {"mappings", "losses", "engine", "kernels"},
     "_attention": {"mappings", "engine", "kernels"},  # parsimax.attention is the function
     "structured": {"mappings", "kernels"},
     "latent": {"mappings", "structured"},

@@ -58,7 +58,7 @@ def enumerated(model, source, longest):
     for length in range(longest + 1):
         words = list(itertools.product(letters, repeat=length))
         entered = torch.tensor([[BOS, *word] for word in words])
-        logs = model.output.log_probs(model.hidden(source.expand(len(words), -1), entered)).double()
+        logs = model.output(model.hidden(source.expand(len(words), -1), entered)).double()
         for word, row in zip(words, logs, strict=True):
             prefix = sum(row[step, token].item() for step, token in enumerate(word))
             outputs[word] = prefix + row[length, EOS].item()
@@ -156,7 +156,7 @@ def prefixes(model, source, longest):
     for length in range(longest + 1):
         words = list(itertools.product(letters, repeat=length))
         entered = torch.tensor([[BOS, *word] for word in words])
-        logs = model.output.log_probs(model.hidden(source.expand(len(words), -1), entered))
+        logs = model.output(model.hidden(source.expand(len(words), -1), entered))
         for word, row in zip(words, logs, strict=True):
             known[word] = sum(row[step, token].item() for step, token in enumerate(word))
     return known
@@ -244,11 +244,12 @@ def test_the_loss_ignores_padding_and_trains(output):
     model = transformer(CHOICES[output], size=30).eval()
     source, entered = padded([[5, 6, EOS], [7, EOS]]), padded([[BOS, 8, 9], [BOS, 10]])
     wanted = padded([[8, 9, EOS], [10, EOS]])
-    loss = model.output.loss(model(source, entered), wanted, 0.1)
+    options = {"ignore_index": PAD, "label_smoothing": 0.1}
+    loss = model.output.loss(model(source, entered), wanted, **options)
     wider = model.output.loss(
         model(torch.nn.functional.pad(source, (0, 4)), torch.nn.functional.pad(entered, (0, 4))),
         torch.nn.functional.pad(wanted, (0, 4)),
-        0.1,
+        **options,
     )
     torch.testing.assert_close(loss, wider, atol=1e-5, rtol=1e-5)
     loss.backward()

@@ -1,4 +1,4 @@
-"""Looking at attention: record it, measure it, name what heads do, compare models, draw figures."""
+"""Looking at attention: record it, measure it, name what heads do, compare models, draw figures. Rank of an output."""
 
 from . import figures
 from .compare import Comparison, Match, compare
@@ -9,6 +9,7 @@ from .record import record
 from .recording import Recording
 from .report import write_report
 from .roles import PREDICATES, HeadRoles, roles
+from .spectrum import Spectrum, rank
 from .storage import load
 from .tables import Table
 from .weights import SparseWeights
@@ -23,11 +24,13 @@ __all__ = [
     "Match",
     "Recording",
     "SparseWeights",
+    "Spectrum",
     "Table",
     "compare",
     "figures",
     "load",
     "measures",
+    "rank",
     "record",
     "roles",
     "write_report",

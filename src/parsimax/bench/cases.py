@@ -36,6 +36,7 @@ MAPPED: dict[str, dict[str, float]] = {
 ATTENTION_MAPPED = 1.0
 MAPPED_SIZES = (512, 1024, 2048)
 PADDED = 0.75  # of the keys of a padded case are real
+HEAD_SHAPES = ((512, 400, 10000), (2048, 512, 32000))  # tokens, width, classes
 ELEMENTS = 8_000_000  # of the cases with ever longer rows
 
 
@@ -43,9 +44,9 @@ ELEMENTS = 8_000_000  # of the cases with ever longer rows
 class Case:
     """Two sides on the same inputs; ``ours`` and ``against`` are names in :data:`parsimax.bench.sides.SIDES`.
 
-    ``shape`` is that of the scores; (tokens, d, classes) for the linear loss; (heads, n, d) for attention. ``scale`` is
-    that of the scores; with ``nonzeros`` it is searched such that a row keeps about so many. ``threads`` overrides the
-    number asked for.
+    ``shape`` is that of the scores; (tokens, d, classes) for the linear loss and for output heads; (heads, n, d) for
+    attention. ``scale`` is that of the scores; with ``nonzeros`` it is searched such that a row keeps about so many.
+    ``threads`` overrides the number asked for.
     """
 
     name: str
@@ -104,6 +105,16 @@ def _losses() -> Iterator[Case]:
         memory=True,
         memory_limit=1 / 8,
     )
+
+
+def _heads() -> Iterator[Case]:
+    """Losses of output heads against a linear layer and cross-entropy."""
+    limits: dict[str, float | None] = {"head_softmax": None, "head_sigsoftmax": 1.1, "head_plif": 1.3}
+    limits |= {"head_monotonic": None, "head_mixture": 9.0, "head_mixture_plif": None}
+    for shape in HEAD_SHAPES:
+        for ours, limit in limits.items():
+            name = f"{ours}_loss/{'x'.join(map(str, shape))}"
+            yield Case(name, "head", shape, f"{ours}_loss", "linear_cross_entropy", limit, memory=True, memory_limit=1)
 
 
 def _attention(n: int, causal: bool, ours: str, limit: float | None) -> Case:
@@ -195,6 +206,7 @@ def _registry() -> Iterator[Case | Scaling]:
     halves = [_in_bfloat16(case) for case in plain]
     attentions = [*_attentions()]
     dense = [_nearly_dense(case) for case in (*plain, *halves)]
+    yield from _heads()
     yield from (
         *_small(),
         *plain,

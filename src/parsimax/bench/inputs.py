@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 import math
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -13,6 +14,7 @@ import parsimax
 
 from .cases import MAPPED, PADDED, Case
 
+KNOTS, UNITS, COMPONENTS = 100_000, 100, 15  # of the output heads
 ROWS = 64  # enough to count non-zeros on
 
 
@@ -27,6 +29,7 @@ class Inputs:
     causal: bool = False
     mask: Tensor | None = None
     kept: Tensor | None = None  # what dropout leaves: for the truth
+    own: dict[str, Tensor] = field(default_factory=dict)  # what only our side has, and takes gradients by
 
     def __getitem__(self, name: str) -> Tensor:
         return self.leaves[name]
@@ -53,6 +56,11 @@ def make(case: Case) -> Inputs:
         alpha = torch.linspace(1.4, 1.6, heads).view(heads, 1, 1)
         mask = (torch.arange(n) < PADDED * n).view(1, 1, 1, n) if case.padded else None
         inputs = Inputs(leaves, alpha, torch.empty(0), normal(1, heads, n, d), case.causal, mask)
+    elif case.ours.startswith("head_"):
+        rows, d, n = case.shape
+        leaves = {"hidden": normal(rows, d), "weight": normal(n, d, times=scale / math.sqrt(d))}
+        own = head_leaves(case.ours, d, normal)
+        inputs = Inputs(leaves, alpha, classes(rows, n), None, own=own)
     elif case.ours.startswith("linear"):
         rows, d, n = case.shape
         leaves = {"hidden": normal(rows, d, times=scale / math.sqrt(d)), "weight": normal(n, d)}
@@ -62,9 +70,24 @@ def make(case: Case) -> Inputs:
         upstream = None if case.ours.endswith("_loss") else normal(*case.shape)
         inputs = Inputs({"scores": normal(*case.shape, times=scale)}, alpha, classes(rows, n), upstream)
     if case.gradient:
-        for tensor in (*inputs.leaves.values(), inputs.alpha):
+        for tensor in (*inputs.leaves.values(), inputs.alpha, *inputs.own.values()):
             tensor.requires_grad_()
     return inputs
+
+
+def head_leaves(ours: str, d: int, normal: Callable[..., Tensor]) -> dict[str, Tensor]:
+    """The parameters that a head has beside the weight of the layer."""
+    own: dict[str, Tensor] = {}
+    if "plif" in ours:
+        # Neighbours are alike: float32 may put a score on the other side of a knot, where the slope must not jump.
+        own["raw_slopes"] = math.log(math.e - 1) + torch.linspace(-14, 14, KNOTS).sin()
+    if "monotonic" in ours:
+        net = parsimax.Monotonic(UNITS)
+        own |= {name: p.detach() + normal(UNITS, times=0.1) for name, p in net.named_parameters()}
+    if "mixture" in ours:
+        own["contexts"] = normal(COMPONENTS * d, d, times=1 / math.sqrt(d))
+        own["prior"] = normal(COMPONENTS, d, times=1 / math.sqrt(d))
+    return own
 
 
 @functools.cache
@@ -83,6 +106,8 @@ def score_scale(nonzeros: int, n: int, causal: bool) -> float:
 
 def nonzeros(case: Case, inputs: Inputs) -> float:
     """How many entries a row really keeps, on average over a sample of rows."""
+    if case.ours.startswith("head_"):
+        return math.nan
     with torch.no_grad():
         if "query" in inputs.leaves:
             n, d = case.shape[1:]

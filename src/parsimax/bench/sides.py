@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from importlib.util import find_spec
 from typing import Any
 
@@ -14,6 +15,7 @@ from torch.nn import functional as F
 
 import parsimax
 
+from . import heads
 from .cases import DROPOUT, MAPPED, TOPK
 from .inputs import Inputs
 
@@ -27,6 +29,7 @@ class Side:
     call: Call
     truth: Call | None = None
     learned: bool = False
+    head: bool = False  # asks for the gradients by the head's own parameters
     needs: str | None = None
 
     @property
@@ -42,6 +45,7 @@ def evaluate(side: Side, inputs: Inputs, gradient: bool = True, *, truth: bool =
         return call(inputs), []
     out = call(inputs)
     leaves = [*inputs.leaves.values(), *([inputs.alpha] if side.learned else [])]
+    leaves += inputs.own.values() if side.head else []
     return out.detach(), list(torch.autograd.grad(out, leaves, inputs.upstream))
 
 
@@ -88,6 +92,10 @@ OURS = {
     "linear_entmax_loss": Side(
         lambda i: parsimax.linear_entmax_loss(i["hidden"], i["weight"], i.target), truth=_exact_linear_loss
     ),
+    **{
+        f"head_{kind}_loss": Side(partial(heads.loss, kind), truth=partial(heads.formula, kind), head=True)
+        for kind in heads.KINDS
+    },
     "entmax_attention": Side(lambda i: _attention(i, 1.5)),
     "entmax_attention_learned": Side(lambda i: _attention(i, i.alpha), learned=True),
     "entmax_attention_dropout": Side(lambda i: _attention(i, 1.5, DROPOUT), lambda i: _dropped(i, 1.5)),

@@ -5,9 +5,10 @@ try:
 except ImportError as error:
     raise ImportError("parsimax.huggingface needs transformers: pip install 'parsimax[hf]'") from error
 
+from .heads import replace_head
 from .logits import EntmaxLogitsProcessor
 from .pretrained import from_pretrained
 from .sparsify import desparsify, sparsify
 from .training import AlphaCallback
 
-__all__ = ["AlphaCallback", "EntmaxLogitsProcessor", "desparsify", "from_pretrained", "sparsify"]
+__all__ = ["AlphaCallback", "EntmaxLogitsProcessor", "desparsify", "from_pretrained", "replace_head", "sparsify"]

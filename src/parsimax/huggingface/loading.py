@@ -13,7 +13,7 @@ from typing import Any
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from .._attention.core import AttentionCore
-from . import private
+from . import heads, private
 from .interface import CORE, NAMES
 from .settings import KEY, Settings
 from .sparsify import configs_in, desparsify, put, sparsify
@@ -29,17 +29,22 @@ def load(plain: Callable[..., Any], cls: type[PreTrainedModel], path: Any = None
     asked = kwargs.get("attn_implementation")
     if isinstance(config, PreTrainedConfig):
         asked = asked or private.implementation(config)
-        saved = getattr(config, KEY, None)
+        saved, head = getattr(config, KEY, None), getattr(config, heads.KEY, None)
     else:
-        saved = _read(path if config is None else config, kwargs.get("subfolder", ""))
+        told = _read(path if config is None else config, kwargs.get("subfolder", ""))
+        saved, head = told.get(KEY), told.get(heads.KEY)
     if saved is not None:
         return restore(cls, path, *args, **kwargs)
+    if head is not None:
+        return restore_head(cls, path, *args, **kwargs)
     if asked in NAMES:
         return _anew(plain, path, *args, **kwargs)
     result = plain(path, *args, **kwargs)
     model = result[0] if isinstance(result, tuple) else result
     if getattr(getattr(model, "config", None), KEY, None) is not None:  # from a hub: only now is its config here
         return restore(cls, path, *args, **kwargs)
+    if getattr(getattr(model, "config", None), heads.KEY, None) is not None:
+        return restore_head(cls, path, *args, **kwargs)
     return result
 
 
@@ -56,6 +61,7 @@ def restore(cls: Any, path: Any, *args: Any, **kwargs: Any) -> Any:
             f"{', '.join(lost)}"
         )
     told = Settings.from_json(getattr(model.config, KEY), "from_pretrained")
+    _refuse_missing_head(model, info, path)
     held = {name: module.state_dict() for name, module in model.named_modules() if isinstance(module, AttentionCore)}
     desparsify(model)
     cores = told.cores(model, "from_pretrained", quiet=True)
@@ -63,6 +69,38 @@ def restore(cls: Any, path: Any, *args: Any, **kwargs: Any) -> Any:
         core.load_state_dict(held[f"{name}.{CORE}"])
     put(model, told, cores)
     return (model, info) if wants_info else model
+
+
+def restore_head(cls: Any, path: Any, *args: Any, **kwargs: Any) -> Any:
+    """The model of the class ``cls`` with the output head that was saved with it."""
+    wants_info = kwargs.pop("output_loading_info", False)
+
+    def init(self: PreTrainedModel, config: PreTrainedConfig, *args: Any, **kwargs: Any) -> None:
+        cls.__init__(self, config, *args, **kwargs)
+        _put_saved_head(self, config)
+
+    made = type(cls.__name__, (cls,), {"__init__": init, "__module__": cls.__module__})
+    with _loading():
+        model, info = made.from_pretrained(path, *args, output_loading_info=True, **kwargs)  # type: ignore[attr-defined]
+    model.__class__ = cls
+    _refuse_missing_head(model, info, path)
+    return (model, info) if wants_info else model
+
+
+def _put_saved_head(model: PreTrainedModel, config: PreTrainedConfig) -> None:
+    if getattr(config, heads.KEY, None) is not None and model.get_output_embeddings() is not None:
+        heads.put_head(model, getattr(config, heads.KEY), "from_pretrained")
+
+
+def _refuse_missing_head(model: Any, info: Any, path: Any) -> None:
+    """A head that is there but was not in the files would say what nobody has trained."""
+    head = model.get_output_embeddings() if getattr(model.config, heads.KEY, None) is not None else None
+    name = next((each for each, module in model.named_modules() if module is head), None)
+    if head is not None and (lost := sorted(key for key in info["missing_keys"] if key.startswith(f"{name}."))):
+        raise ValueError(
+            f"from_pretrained: {str(path)!r} does not hold the parameters of the output head its config speaks of: "
+            f"{', '.join(lost)}"
+        )
 
 
 def _anew(plain: Callable[..., Any], path: Any, *args: Any, **kwargs: Any) -> Any:
@@ -85,15 +123,16 @@ def _loading() -> Iterator[None]:
         _ours.reset(token)
 
 
-def _read(path: Any, subfolder: str) -> Any:
-    """What the config in a folder says of parsimax; None for what is no folder."""
+def _read(path: Any, subfolder: str) -> dict[str, Any]:
+    """The config in a folder; empty for what is no folder."""
     if not isinstance(path, str | os.PathLike):
-        return None
+        return {}
     file = Path(path) / (subfolder or "") / "config.json"
     try:
-        return json.loads(file.read_text(encoding="utf-8")).get(KEY)
+        found = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError):  # no folder, or a file that transformers will complain of
-        return None
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def _with_cores(real: type[PreTrainedModel]) -> Any:
@@ -109,6 +148,7 @@ def _with_cores(real: type[PreTrainedModel]) -> Any:
         for name, core in told.cores(self, "from_pretrained", quiet=True).items():
             setattr(self.get_submodule(name), CORE, core)
         private.keep_float32(self, CORE, True)
+        _put_saved_head(self, config)
 
     return type(real.__name__, (real,), {"__init__": init, "__module__": real.__module__})
 

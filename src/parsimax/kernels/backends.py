@@ -88,6 +88,48 @@ def _weights(request: Request) -> str | None:
     return "return_weights=True needs the matrix of weights, which the kernel never builds" if wanted else None
 
 
+def _only_float32_and_64(request: Request) -> str | None:
+    half = [t.dtype for t in request.tensors if t.dtype in (torch.bfloat16, torch.float16)]
+    return f"{half[0]} has no kernel, float32 and float64 have" if half else None
+
+
+def _one_dtype(request: Request) -> str | None:
+    kinds = {t.dtype for t in request.tensors if t.is_floating_point()}
+    return f"the tensors are {' and '.join(sorted(map(str, kinds)))}; the kernel takes one" if len(kinds) > 1 else None
+
+
+def _traced(request: Request) -> str | None:
+    eager = request.mode == EAGER
+    return None if eager else "the kernel makes gradients in the forward pass, which a graph does by itself"
+
+
+def _other_head(request: Request) -> str | None:
+    return None if request.options.get("head", True) else "this head has no kernel for its loss"
+
+
+def _single(request: Request) -> str | None:
+    single = request.options.get("single")
+    return 'reduction="none" has no kernel, as its gradients are not known in the forward pass' if single else None
+
+
+def _smoothed_head(request: Request) -> str | None:
+    return "label smoothing has no kernel here" if request.options.get("smoothing") else None
+
+
+def _infinite_bias(request: Request) -> str | None:
+    bias = request.options.get("bias")
+    infinite = bias is not None and request.mode == EAGER and not bias.detach().isfinite().all()
+    return "an infinite bias has no kernel" if infinite else None
+
+
+def _autocast(request: Request) -> str | None:
+    return (
+        "under autocast the layer is in a lower precision, which has no kernel"
+        if request.options.get("autocast")
+        else None
+    )
+
+
 @dataclass(frozen=True)
 class Backend:
     """A set of kernels for one kind of device."""
@@ -141,6 +183,18 @@ CPU = Backend(
         "linear_entmax_loss": (_soft, _smoothed_layer),
         "entmax_attention": (_weights,),
         "attention": (_detached, _weights),
+        "plif": (_only_float32_and_64, _one_dtype, _traced),
+        "head_loss": (
+            _single,
+            _other_head,
+            _soft,
+            _smoothed_head,
+            _infinite_bias,
+            _only_float32_and_64,
+            _one_dtype,
+            _autocast,
+            _traced,
+        ),
     },
 )
 BACKENDS = {backend.name: backend for backend in (CPU,)}

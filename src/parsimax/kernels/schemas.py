@@ -235,4 +235,68 @@ def _attention_bwd(g: Tensor, q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> tu
     return like(q), like(k), like(v), by_alpha, by_mask
 
 
+# Output heads. A table (pieces, 2 or 4) holds polynomials on equal pieces: at u = x scale + offset, piece i = floor(u)
+# within the table, the function is sum_k table[i, k] (u - i)^k. Sums (8, pieces, coefficients) collect its gradient, of
+# eight fixed shares of the rows; they are added to, and must be zeroed before the first chunk.
+
+
+@operator("_head_rows(Tensor(a!) z, Tensor target, bool sigmoid) -> (Tensor loss, Tensor inverse)")
+def _head_rows(z: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
+    """Of logits (rows, n), -log p of the target by softmax or sigsoftmax, and 1 / the sum of the weights.
+
+    ``z`` becomes the gradient by the logits, each row still to be multiplied by its inverse. ``target`` is int64, -1
+    for a row that does not count.
+    """
+    return z.new_empty(z.shape[:1]), z.new_empty(z.shape[:1])
+
+
+@operator(
+    "_head_pieces(Tensor(a!) z, Tensor target, Tensor factor, Tensor table, float scale, float offset, "
+    "Tensor(b!) sums) -> Tensor"
+)
+def _head_pieces(z: Tensor, *_: Any) -> Tensor:
+    """-log p of the target, p the softmax of a function of pieces; ``z`` becomes the gradient of factor times that."""
+    return z.new_empty(z.shape[:1])
+
+
+@operator(
+    "_head_norms(Tensor z, Tensor target, Tensor table, float scale, float offset) -> (Tensor log_sum, Tensor own)"
+)
+def _head_norms(z: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
+    """Of the same, log sum e^f and f of the target; both 0 where that is -1."""
+    return z.new_empty(z.shape[:1]), z.new_empty(z.shape[:1])
+
+
+@operator(
+    "_head_gradient(Tensor(a!) z, Tensor target, Tensor log_sum, Tensor factor, Tensor table, float scale, "
+    "float offset, Tensor(b!) sums) -> ()"
+)
+def _head_gradient(z: Tensor, *_: Any) -> None:
+    """What ``_head_pieces`` does to ``z`` and the sums, where the sums of the rows are known."""
+
+
+@operator("_pieces_fwd(Tensor x, Tensor table, float scale, float offset) -> Tensor")
+def _pieces_fwd(x: Tensor, *_: Any) -> Tensor:
+    """The function of each number."""
+    return like(x)
+
+
+@operator("_pieces_bwd(Tensor g, Tensor x, Tensor table, float scale, float offset) -> (Tensor, Tensor)")
+def _pieces_bwd(g: Tensor, x: Tensor, table: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
+    """(dx, sums)."""
+    return like(x), x.new_empty((8, *table.shape))
+
+
+@operator("_plif_table(Tensor raw, float bound) -> Tensor")
+def _plif_table(raw: Tensor, bound: float) -> Tensor:
+    """(K, 2): the value at the left end of each piece, and its rise, from raw slopes (K) whose softplus they are."""
+    return raw.new_empty((raw.shape[0], 2))
+
+
+@operator("_plif_slopes(Tensor sums, Tensor raw, float bound) -> Tensor")
+def _plif_slopes(sums: Tensor, raw: Tensor, bound: float) -> Tensor:
+    """The gradient by the raw slopes."""
+    return like(raw)
+
+
 LIBRARY.define("_isa() -> int")  # of the C++ kernels: the instruction set in use, as an index of library.LEVELS

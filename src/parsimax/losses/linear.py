@@ -86,7 +86,7 @@ def linear_entmax_loss(
     check_scores(hidden, None, where)
     _check_layer(hidden, weight, bias, softcap, where)
     lead, classes = hidden.shape[:-1], weight.shape[0]
-    soft = _is_soft(target, lead, classes, where)
+    soft = target_is_soft(target, lead, classes, where)
     check_class_weight(class_weight, classes, where)
     check_no_weight(alpha, classes, "class_weight", where, place="fourth")
     if class_weight is not None and class_weight.requires_grad:
@@ -187,7 +187,7 @@ def _check_layer(hidden: Tensor, weight: Tensor, bias: Tensor | None, softcap: f
         check_number(softcap, SOFTCAP, "softcap", where)
 
 
-def _is_soft(target: Tensor, lead: torch.Size, classes: int, where: str) -> bool:
+def target_is_soft(target: Tensor, lead: torch.Size, classes: int, where: str) -> bool:
     if not isinstance(target, Tensor):
         raise TypeError(f"{where}: target must be a torch.Tensor, got {type(target).__name__}")
     if target.is_floating_point() and target.shape == (*lead, classes):

@@ -1,7 +1,8 @@
-"""Figures of attention, one function each. Each returns a ``matplotlib.figure.Figure``; call its ``savefig``."""
+"""Figures of attention and output heads, one function each. Each returns a ``matplotlib.figure.Figure``; call its ``savefig``."""
 
+from .curves import function, spectrum
 from .grids import density, entropy, roles
 from .layers import alpha, diversity
 from .maps import attention, comparison
 
-__all__ = ["alpha", "attention", "comparison", "density", "diversity", "entropy", "roles"]
+__all__ = ["alpha", "attention", "comparison", "density", "diversity", "entropy", "function", "roles", "spectrum"]

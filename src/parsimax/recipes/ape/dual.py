@@ -98,7 +98,7 @@ class DualSource(Seq2Seq):
         self.norms = nn.ModuleList(nn.LayerNorm(shape.width) for _ in range(2))
         self.decoder = nn.ModuleList(DualLayer(shape, decoder, context) for _ in range(shape.layers))
         self.decoder_norm = nn.LayerNorm(shape.width)
-        self.output = Output(shape.width, size, output, self.words, ignore=PAD)
+        self.output = Output(shape.width, size, output, self.words)
 
     def embed(self, tokens: Tensor, places: Tensor) -> Tensor:
         table = positions(0, int(places.max()) + 1, self.width, tokens.device)
@@ -133,7 +133,7 @@ class DualSource(Seq2Seq):
         return self.decoder_norm(x[:, 0]), state, (one + other)[:, 0] / 2
 
     def next_logs(self, hidden: Tensor, state: DualState) -> Tensor:
-        logs = self.output.log_probs(hidden)
+        logs = self.output(hidden)
         return logs if state.lowered is None else logs - state.lowered
 
     def hidden(self, source: Tensor, entered: Tensor) -> Tensor:

@@ -94,7 +94,7 @@ class PostEditor(Seq2Seq):
         self.norm, self.dropout = nn.LayerNorm(shape.width, shape.eps), nn.Dropout(shape.dropout)
         self.encoder = nn.ModuleList(EncoderLayer(shape, encoder) for _ in range(shape.layers))
         self.decoder = nn.ModuleList(self._decoder_layer(layer, decoder, context) for layer in self.encoder)
-        self.output = Output(shape.width, size, output, self.words, ignore=PAD)
+        self.output = Output(shape.width, size, output, self.words)
         self.apply(_start)
 
     def _decoder_layer(self, twin: nn.Module, decoder: Choice, context: Choice) -> DecoderLayer:
@@ -169,7 +169,7 @@ class PostEditor(Seq2Seq):
         return x[:, 0], state, seen.mean(1)[:, 0]
 
     def next_logs(self, hidden: Tensor, state: PostState) -> Tensor:
-        logs = self.output.log_probs(hidden)
+        logs = self.output(hidden)
         return logs if state.lowered is None else logs - state.lowered
 
     def hidden(self, source: Tensor, entered: Tensor) -> Tensor:

@@ -30,8 +30,7 @@ class Digits(Task[Images]):
         self.val = val
 
     def forward(self, pixels: Tensor) -> Tensor:
-        probabilities: Tensor = self.output(self.hidden(pixels))
-        return probabilities
+        return self.output.probs(self.hidden(pixels))
 
     def loss(self, batch: Images) -> Tensor:
         return self.output.loss(self.hidden(batch.pixels), batch.digits)

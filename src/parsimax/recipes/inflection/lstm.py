@@ -64,7 +64,7 @@ class Lstm(Seq2Seq):
         self.context = AttentionCore(1, **attention_words(attention, 1))
         self.mix = nn.Linear(2 * width, width)
         self.dropout = nn.Dropout(dropout)
-        self.output = Output(width, size, output, self.embedding if tied else None, ignore=PAD)
+        self.output = Output(width, size, output, self.embedding if tied else None)
 
     def start(self, source: Tensor) -> LstmState:
         real = source != PAD

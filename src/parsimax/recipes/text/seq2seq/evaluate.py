@@ -109,7 +109,7 @@ def next_tokens(model: Seq2Seq, examples: Examples) -> float:
     for group in in_order([examples.sizes[place] for place in places], TOKENS):
         batch = examples.batch([places[index] for index in group])
         real = batch.wanted != PAD
-        possible += int((model.output(model(batch.source, batch.entered)[real]) > 0).sum())
+        possible += int((model.output.probs(model(batch.source, batch.entered)[real]) > 0).sum())
         steps += int(real.sum())
     return possible / steps
 

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 from torch import Tensor, nn
 
 from ...kit.output import Output
+from ..codec import PAD
 from .examples import Batch
 
 
@@ -37,11 +38,12 @@ class Seq2Seq(nn.Module, ABC):
 
     def next_logs(self, hidden: Tensor, state: Any) -> Tensor:
         """The log-probabilities (B, size) that search adds up; a model may lower some, and must raise none."""
-        return self.output.log_probs(hidden)
+        return self.output(hidden)
 
     def forward(self, source: Tensor, entered: Tensor) -> Tensor:
         """The same, by which ``analysis.record`` knows where a batch begins and ends."""
         return self.hidden(source, entered)
 
     def loss(self, batch: Batch, smoothing: float = 0.0) -> Tensor:
-        return self.output.loss(self(batch.source, batch.entered), batch.wanted, smoothing)
+        hidden = self(batch.source, batch.entered)
+        return self.output.loss(hidden, batch.wanted, ignore_index=PAD, label_smoothing=smoothing)

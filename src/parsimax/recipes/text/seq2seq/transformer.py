@@ -149,7 +149,7 @@ class Transformer(Seq2Seq):
         self.encoder = nn.ModuleList(EncoderLayer(shape, encoder) for _ in range(shape.layers))
         self.decoder = nn.ModuleList(DecoderLayer(shape, decoder, context) for _ in range(shape.layers))
         self.encoder_norm, self.decoder_norm = nn.LayerNorm(shape.width), nn.LayerNorm(shape.width)
-        self.output = Output(shape.width, size, output, self.embedding if tied else None, ignore=PAD)
+        self.output = Output(shape.width, size, output, self.embedding if tied else None)
 
     def embed(self, tokens: Tensor, first: int = 0) -> Tensor:
         embedded = self.embedding(tokens) * math.sqrt(self.width) + positions(

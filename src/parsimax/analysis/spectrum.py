@@ -1,0 +1,99 @@
+"""The singular values of a model's log-probabilities over many contexts, and how many of them are more than rounding."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+
+@dataclass(frozen=True)
+class Spectrum:
+    """Singular values of a matrix of log-probabilities, contexts × classes, from the largest to the smallest.
+
+    ``tolerance`` is what rounding alone makes of a singular value: ε · max |log p| · (√contexts + √classes).
+    """
+
+    values: Tensor
+    contexts: int
+    classes: int
+    tolerance: float
+
+    @property
+    def rank(self) -> int:
+        """How many singular values are above what rounding makes."""
+        return int((self.values > self.tolerance).sum())
+
+    def rank_at(self, share: float) -> int:
+        """How many are above this share of the largest."""
+        return int((self.values > share * self.values[0]).sum()) if len(self.values) else 0
+
+    def __repr__(self) -> str:
+        return f"Spectrum(rank={self.rank} of {self.contexts} contexts × {self.classes} classes)"
+
+
+@torch.no_grad()
+def rank(model: Callable[..., Any], batches: Iterable[Any], *, width: int = 2048, seed: int = 0) -> Spectrum:
+    """The singular spectrum and the numerical rank of a model's log-probabilities over many contexts.
+
+    With a linear softmax of width d the rank is at most d + 1, and one more with a bias, however many contexts there
+    are: the softmax bottleneck. The matrix is streamed: a triangular factor of at most ``width`` columns is kept. With
+    more classes than that, the columns are mixed at random into ``width`` of them, which leaves the rank as it is up to
+    ``width`` and the singular values nearly so.
+
+    Args:
+        model: an output head, a causal model of ``transformers``, or anything that gives log-probabilities or an object
+            with ``logits``, (…, classes).
+        batches: what it is called with: hidden states for a head, token ids or dictionaries of arguments for a model.
+        width: columns that are kept; the largest rank that can be found.
+        seed: of the mixing.
+
+    Returns:
+        A :class:`Spectrum`: ``values``, ``rank``, ``rank_at(share)``.
+
+    Example:
+        >>> import torch, parsimax
+        >>> from parsimax.analysis import rank
+        >>> _ = torch.manual_seed(0)
+        >>> contexts = torch.randn(200, 8)
+        >>> rank(parsimax.LinearHead(8, 100, bias=False), [contexts])
+        Spectrum(rank=9 of 200 contexts × 100 classes)
+        >>> rank(parsimax.SigSoftmaxHead(8, 100), contexts.split(50)).rank > 9
+        True
+    """
+    factor: Tensor | None = None
+    mixing: Tensor | None = None
+    contexts, classes, largest, precision = 0, 0, 0.0, 0.0
+    for batch in batches:
+        logs = _logs(model, batch)
+        if not torch.isfinite(logs).all():
+            raise ValueError("rank: a log-probability is not finite; a sparse mapping gives -inf, which has no rank")
+        precision = max(precision, torch.finfo(logs.dtype).eps)
+        largest, contexts, classes = max(largest, logs.abs().max().item()), contexts + len(logs), logs.shape[1]
+        if classes > width and mixing is None:
+            generator = torch.Generator().manual_seed(seed)
+            mixing = torch.randn(classes, width, generator=generator).to(logs.device) / math.sqrt(width)
+        for part in logs.split(width):
+            rows = part.double() if mixing is None else part.double() @ mixing.double()
+            rows = rows if factor is None else torch.cat((factor, rows))
+            factor = torch.linalg.qr(rows, mode="r").R
+    if factor is None:
+        raise ValueError("rank: there are no batches")
+    values = torch.linalg.svdvals(factor)[: min(contexts, classes, width)]
+    tolerance = precision * largest * (math.sqrt(contexts) + math.sqrt(classes))
+    return Spectrum(values.cpu(), contexts, classes, tolerance)
+
+
+def _logs(model: Callable[..., Any], batch: Any) -> Tensor:
+    out = model(**batch) if isinstance(batch, Mapping) else model(batch)
+    logs = F.log_softmax(out.logits.float(), -1) if hasattr(out, "logits") else out
+    if not isinstance(logs, Tensor) or not logs.is_floating_point():
+        raise TypeError(
+            f"rank: the model must give log-probabilities, or an object with logits, got {type(out).__name__}"
+        )
+    return logs.reshape(-1, logs.shape[-1])

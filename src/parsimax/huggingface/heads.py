@@ -1,0 +1,85 @@
+"""Put another output head into a model, which is saved and loaded with it."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any, TypeVar
+
+from torch import nn
+from transformers import PreTrainedModel
+
+from ..heads import Head, make_head
+
+KEY = "parsimax_head"  # the attribute of the config
+Model = TypeVar("Model", bound=nn.Module)
+
+
+def replace_head(model: Model, kind: str = "plif", **settings: Any) -> Model:
+    """Give a ``transformers`` model another output head, in place.
+
+    What the model calls logits are then the head's log-probabilities, whose softmax they are themselves: its loss,
+    generation and processors work as before. The weight, a tie to the embedding and a bias stay those of the layer
+    before. A head that starts as the identity, "plif" or "linear", leaves what the model says as it is until it is
+    trained.
+
+    Args:
+        model: one with a linear layer as its output: a causal, a masked or a sequence-to-sequence language model.
+        kind: as of :func:`make_head`: "linear", "sigsoftmax", "monotonic", "plif", "mixture" or "mixture-plif".
+        settings: of that head, numbers and names only: ``knots=100_000``, ``components=15``, ``mapping="entmax15"``.
+
+    Returns:
+        The model. ``save_pretrained`` keeps the head, and the ``from_pretrained`` of ``transformers`` brings it back
+        where ``parsimax`` is imported. The loss without all logits is ``model.get_output_embeddings().loss(hidden,
+        target)``.
+
+    Example:
+        >>> import torch
+        >>> from transformers import GPT2Config, GPT2LMHeadModel
+        >>> from parsimax.huggingface import replace_head
+        >>> config = GPT2Config(vocab_size=9, n_embd=8, n_layer=1, n_head=2, bos_token_id=0, eos_token_id=0)
+        >>> model = replace_head(GPT2LMHeadModel(config), "plif", knots=1000)
+        >>> model.lm_head
+        PLIFHead(
+          features=8, classes=9, bias=False
+          (mapping): Softmax(dim=-1)
+          (function): PLIF(knots=1000, bound=20)
+        )
+        >>> model.lm_head.weight is model.transformer.wte.weight
+        True
+        >>> model(torch.tensor([[1, 2, 3]])).logits.exp().sum(-1).round(decimals=4)
+        tensor([[1., 1., 1.]], grad_fn=<RoundBackward1>)
+
+    Sparse mappings give logits of -inf: with them train by the head's own loss, not by that of the model.
+    """
+    where = "replace_head"
+    if not isinstance(model, PreTrainedModel):
+        raise TypeError(f"{where}: the model must be a transformers PreTrainedModel, got {type(model).__name__}")
+    for name, value in settings.items():
+        if not isinstance(value, (bool, int, float, str)):
+            raise TypeError(f"{where}: {name} must be a number or a name, which a config can hold, got {value!r}")
+    put_head(model, {"kind": kind, **settings}, where)
+    config = copy.deepcopy(model.config)
+    setattr(config, KEY, {"kind": kind, **settings})
+    model.config = config
+    return model
+
+
+def put_head(model: Any, saved: dict[str, Any], where: str) -> str:
+    """Replace the output layer, whose name in the model is returned."""
+    old = model.get_output_embeddings()
+    if not isinstance(old, (nn.Linear, Head)):
+        raise ValueError(
+            f"{where}: the output of {type(model).__name__} must be a linear layer, found "
+            f"{'none' if old is None else type(old).__name__}"
+        )
+    name = next(each for each, module in model.named_modules() if module is old)
+    classes, features = old.weight.shape
+    settings = dict(saved)
+    head = make_head(settings.pop("kind"), features, classes, bias=old.bias is not None, tied=old.weight, **settings)
+    for parameter in head.parameters():  # those of the head's own are where and what the weight is
+        if parameter is not head.weight:
+            parameter.data = parameter.data.to(old.weight.device, old.weight.dtype)
+    if old.bias is not None:
+        head.bias = old.bias
+    model.set_output_embeddings(head.train(old.training))
+    return name

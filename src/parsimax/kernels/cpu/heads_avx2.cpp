@@ -1,0 +1,2 @@
+#define PARSIMAX_HEADS heads_avx2
+#include "heads.inl"

@@ -1,0 +1,2 @@
+#define PARSIMAX_HEADS heads_avx512
+#include "heads.inl"

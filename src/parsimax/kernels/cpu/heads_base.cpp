@@ -1,0 +1,2 @@
+#define PARSIMAX_HEADS heads_base
+#include "heads.inl"

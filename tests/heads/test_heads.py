@@ -1,0 +1,302 @@
+"""Every head is a distribution, has the loss of cross-entropy's contract, and equals a naive reference in float64."""
+
+import copy
+import itertools
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import parsimax
+from cases import NAN, gradient, normal
+from parsimax.heads import chunks
+
+N, D, V, K = 11, 5, 23, 3
+HIDDEN, TARGET = normal(N, D), torch.tensor([0, 22, 5, 7, -100, 5, 20, 1, 2, 3, -100])
+SOFT = torch.softmax(3 * normal(N, V, seed=3), -1)
+CLASS_WEIGHT = torch.linspace(0, 2, V, dtype=torch.float64)
+HEADS = {
+    "softmax": lambda: parsimax.LinearHead(D, V),
+    "no bias": lambda: parsimax.LinearHead(D, V, bias=False),
+    "sigsoftmax": lambda: parsimax.SigSoftmaxHead(D, V),
+    "monotonic": lambda: parsimax.MonotonicHead(D, V, units=7),
+    "plif": lambda: parsimax.PLIFHead(D, V, knots=50),
+    "mixture": lambda: parsimax.MixtureOfSoftmaxes(D, V, K, width=4),
+    "mixture, no tanh": lambda: parsimax.MixtureOfSoftmaxes(D, V, K, tanh=False, bias=False),
+    "mixture, plif": lambda: parsimax.MixtureOfSoftmaxes(D, V, K, function=parsimax.PLIF(50)),
+    "mixture, sigsoftmax": lambda: parsimax.MixtureOfSoftmaxes(D, V, K, mapping="sigsoftmax"),
+    "entmax15": lambda: parsimax.LinearHead(D, V, "entmax15"),
+    "learned": lambda: parsimax.LinearHead(D, V, "entmax", alpha="learned"),
+    "normmax": lambda: parsimax.LinearHead(D, V, "normmax", alpha=2.0),
+    "rsoftmax": lambda: parsimax.LinearHead(D, V, "rsoftmax", rate=0.5),
+    "mixture, sparsemax": lambda: parsimax.MixtureOfSoftmaxes(D, V, K, mapping="sparsemax"),
+}
+LIKELIHOOD = [*HEADS][:9]  # their loss is -log p; those after them have a Fenchel–Young loss, or one with a floor
+SMOOTH = [name for name in LIKELIHOOD if "plif" not in name]
+
+
+def made(name, dtype=torch.float64):
+    """A head whose parameters are no longer those of the start."""
+    torch.manual_seed(0)
+    head = HEADS[name]().to(dtype)
+    with torch.no_grad():
+        for seed, parameter in enumerate(head.parameters()):
+            parameter += normal(*parameter.shape, seed=seed).to(dtype)
+    return head
+
+
+def naive_scores(function, z):
+    """The function of each score, written out with N × V × K numbers."""
+    if isinstance(function, parsimax.PLIF):
+        knots, width = len(function.raw_slopes), 2 * function.bound / len(function.raw_slopes)
+        edges = -function.bound + width * torch.arange(knots, dtype=z.dtype)
+        slopes = F.softplus(function.raw_slopes)
+        inside = (z.unsqueeze(-1) - edges).clamp(0, width)
+        below = (z.unsqueeze(-1) - edges)[..., :1].clamp(max=0)
+        above = (z.unsqueeze(-1) - edges)[..., -1:].sub(width).clamp(min=0)
+        return (inside * slopes).sum(-1) + (below * slopes[0] + above * slopes[-1]).squeeze(-1)
+    if isinstance(function, parsimax.Monotonic):
+        u, v = F.softplus(function.raw_scale), F.softplus(function.raw_height)
+        return (v * torch.sigmoid(u * z.unsqueeze(-1) + function.shift)).sum(-1)
+    return z
+
+
+def naive(head, hidden):
+    """log p with N × K × V numbers, from nothing but the parameters."""
+    bias = 0 if head.bias is None else head.bias
+    if not isinstance(head, parsimax.MixtureOfSoftmaxes):
+        scores = naive_scores(head.function, hidden @ head.weight.T + bias)
+        scores = scores + F.logsigmoid(scores) if head.mapping.entry.name == "sigsoftmax" else scores
+        return torch.log_softmax(scores, -1)
+    contexts = (hidden @ head.contexts.weight.T + head.contexts.bias).view(*hidden.shape[:-1], head.components, -1)
+    scores = (torch.tanh(contexts) if head.tanh else contexts) @ head.weight.T + bias
+    scores = naive_scores(head.function, scores)
+    scores = scores + F.logsigmoid(scores) if head.mapping.entry.name == "sigsoftmax" else scores
+    prior = torch.softmax(hidden @ head.prior.weight.T, -1)
+    return (prior.unsqueeze(-1) * torch.softmax(scores, -1)).sum(-2).log()
+
+
+@pytest.fixture(params=["one chunk", "many chunks"])
+def cut(request, monkeypatch):
+    if request.param == "many chunks":
+        monkeypatch.setattr(chunks, "ROWS", 4)
+        monkeypatch.setattr(chunks, "ROWS_OF_MIXTURES", 4 * K)
+
+
+def assert_equal(mine, their, atol=1e-11):
+    torch.testing.assert_close(mine, their, rtol=0, atol=atol, equal_nan=True)
+
+
+@pytest.mark.parametrize("name", HEADS)
+def test_a_head_is_a_distribution(name):
+    head = made(name)
+    p, logs = head.probs(HIDDEN), head(HIDDEN)
+    assert (p >= 0).all()
+    assert_equal(p.sum(-1), torch.ones(N, dtype=p.dtype), 1e-9)
+    assert_equal(p, logs.exp(), 1e-12)
+    assert head(HIDDEN.view(1, N, D)).shape == (1, N, V)
+    assert (logs == -math.inf).any() == (name in ("entmax15", "rsoftmax", "mixture, sparsemax", "learned", "normmax"))
+
+
+@pytest.mark.parametrize("name", LIKELIHOOD)
+def test_equals_a_naive_reference(name, cut):
+    head = made(name)
+    assert_equal(head(HIDDEN), naive(head, HIDDEN), 1e-10)
+    options = itertools.product([TARGET, SOFT], [0.0, 0.2], [None, CLASS_WEIGHT], ["mean", "sum", "none"])
+    for target, smoothing, weight, reduction in options:
+        given = {"label_smoothing": smoothing, "weight": weight, "reduction": reduction}
+        leaf = HIDDEN.clone().requires_grad_()
+        ours, theirs = head.loss(leaf, target, **given), F.cross_entropy(naive(head, leaf), target, **given)
+        assert_equal(ours, theirs)
+        upstream = normal(*ours.shape, seed=7)
+        inputs = [leaf, *head.parameters()]
+        mine = torch.autograd.grad(ours, inputs, upstream)
+        true = torch.autograd.grad(theirs, inputs, upstream)
+        for a, b in zip(mine, true, strict=True):
+            assert_equal(a, b, 1e-10)
+
+
+@pytest.mark.parametrize("name", ["entmax15", "learned", "normmax"])
+def test_other_mappings_have_their_own_loss(name, cut):
+    head = made(name)
+    scores = HIDDEN @ head.weight.T + head.bias
+    for smoothing, reduction in itertools.product([0.0, 0.1], ["mean", "sum", "none"]):
+        given = {"label_smoothing": smoothing, "reduction": reduction}
+        if name == "normmax":
+            theirs = parsimax.fenchel_young_loss(scores, TARGET, "normmax", alpha=2.0, **given)
+        else:
+            theirs = parsimax.entmax_loss(scores, TARGET, head.alpha, **given)
+        ours = head.loss(HIDDEN, TARGET, **given)
+        assert_equal(ours, theirs)
+        inputs, up = [*head.parameters()], normal(*ours.shape, seed=7)
+        grads = zip(
+            torch.autograd.grad(ours, inputs, up),
+            torch.autograd.grad(theirs, inputs, up, retain_graph=True),
+            strict=True,
+        )
+        for a, b in grads:
+            assert_equal(a, b, 1e-10)
+
+
+@pytest.mark.parametrize("name", ["rsoftmax", "mixture, sparsemax"])
+def test_a_mapping_without_an_entropy_has_a_floor(name, cut):
+    head = made(name)
+    keep = TARGET >= 0
+    p = head.probs(HIDDEN[keep]).gather(-1, TARGET[keep, None])
+    assert (p == 0).any(), "the floor is not tried"
+    assert_equal(head.loss(HIDDEN, TARGET), -(p + 1e-8).log().mean(), 1e-9)
+
+
+@pytest.mark.parametrize("name", SMOOTH)
+def test_gradcheck(name, monkeypatch):
+    monkeypatch.setattr(chunks, "ROWS", 2)
+    monkeypatch.setattr(chunks, "ROWS_OF_MIXTURES", 2 * K)
+    head = made(name)
+    target = TARGET[2:6]
+    inputs = [HIDDEN[2:6].clone().requires_grad_(), *(p.detach().clone().requires_grad_() for p in head.parameters())]
+    names = [n for n, _ in head.named_parameters()]
+
+    class Loss(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.head = head
+
+        def forward(self, hidden):
+            return self.head.loss(hidden, target, weight=CLASS_WEIGHT)
+
+    def loss(hidden, *parameters):
+        values = {f"head.{n}": p for n, p in zip(names, parameters, strict=True)}
+        return torch.func.functional_call(Loss(), values, (hidden,))
+
+    assert torch.autograd.gradcheck(loss, inputs)
+    if name in ("sigsoftmax", "mixture"):
+        assert torch.autograd.gradgradcheck(loss, inputs)
+
+
+def test_a_tied_weight_gets_both_parts_of_its_gradient():
+    embedding = torch.nn.Embedding(V, D, dtype=torch.float64)
+    head = parsimax.PLIFHead(D, V, knots=50, tied=embedding).double()
+    assert head.weight is embedding.weight
+    entered, wanted = torch.arange(5), torch.arange(5) + 1
+    head.loss(embedding(entered), wanted).backward()
+    mine = embedding.weight.grad.clone()
+    embedding.weight.grad = None
+    F.cross_entropy(naive(head, embedding(entered)), wanted).backward()
+    assert_equal(mine, embedding.weight.grad)
+    with pytest.raises(ValueError, match=r"tied weight must have shape \(classes, width\) = \(23, 4\)"):
+        parsimax.MixtureOfSoftmaxes(D, V, K, width=4, tied=embedding)
+
+
+@pytest.mark.parametrize("name", ["softmax", "sigsoftmax", "plif", "mixture", "mixture, plif"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_lower_precisions(name, dtype, cut):
+    head, exact = made(name, dtype), made(name, dtype).double()
+    leaf = HIDDEN.to(dtype).requires_grad_()
+    loss = head.loss(leaf, TARGET)
+    assert loss.dtype == dtype
+    tolerance = 2e-5 if dtype == torch.float32 else 0.1
+    assert_equal(loss.double(), exact.loss(HIDDEN.to(dtype).double(), TARGET), tolerance)
+    loss.backward()
+    assert leaf.grad.dtype == dtype and all(p.grad.dtype == dtype for p in head.parameters())
+
+
+@pytest.mark.parametrize("name", ["softmax", "plif", "mixture"])
+def test_under_autocast_the_loss_is_what_cross_entropy_returns(name):
+    head = made(name, torch.float32)
+    with torch.autocast("cpu", torch.bfloat16):
+        for reduction in ("mean", "none"):
+            loss = head.loss(HIDDEN.float(), TARGET, reduction=reduction)
+            assert loss.dtype == torch.float32
+            loss.sum().backward()
+    assert_equal(head.loss(HIDDEN.float(), TARGET).double(), head.loss(HIDDEN.float(), TARGET).double(), 1e-2)
+
+
+@pytest.mark.parametrize("name", ["softmax", "sigsoftmax", "plif", "monotonic", "mixture", "mixture, plif"])
+def test_batches_of_nothing_and_bad_rows(name, cut):
+    head = made(name)
+    empty = torch.empty(0, D, dtype=torch.float64, requires_grad=True)
+    assert head.loss(empty, torch.empty(0, dtype=torch.long)).isnan()
+    assert head.loss(empty, torch.empty(0, dtype=torch.long), reduction="sum") == 0
+    assert head.loss(empty, torch.empty(0, dtype=torch.long), reduction="none").shape == (0,)
+    head.loss(empty, torch.empty(0, dtype=torch.long), reduction="sum").backward()
+    assert (head.weight.grad == 0).all()
+    assert head.loss(HIDDEN, torch.full((N,), -100)).isnan()
+    assert head.loss(HIDDEN[0], torch.tensor(3)).shape == ()
+    bad = HIDDEN.clone()
+    bad[4] = NAN  # its target is ignored
+    leaf = bad.requires_grad_()
+    loss = head.loss(leaf, TARGET)
+    assert_equal(loss, head.loss(HIDDEN, TARGET))
+    (g,) = torch.autograd.grad(loss, leaf)
+    assert g[[0, 1, 2, 3]].isfinite().all()
+    bad = HIDDEN.clone()
+    bad[0] = NAN
+    assert head.loss(bad, TARGET).isnan()
+    single = head.loss(bad, TARGET, reduction="none")
+    assert single[0].isnan() and single[1:].isfinite().all()
+
+
+@pytest.mark.parametrize("name", ["softmax", "sigsoftmax", "plif", "monotonic", "mixture, plif"])
+def test_an_infinite_bias_forbids_a_class(name, cut):
+    head = made(name)
+    with torch.no_grad():
+        head.bias[9] = -math.inf
+    assert (head.probs(HIDDEN)[:, 9] == 0).all()
+    loss = head.loss(HIDDEN, TARGET)
+    loss.backward()
+    assert loss.isfinite() and all(p.grad.isfinite().all() for p in head.parameters())
+    assert head.loss(HIDDEN[:1], torch.tensor([9])) == math.inf
+
+
+@pytest.mark.parametrize("name", ["softmax", "plif", "mixture"])
+def test_errors_say_what_was_given(name):
+    head = made(name)
+    with pytest.raises(ValueError, match=r"hidden must be \(…, 5\), got shape \(2, 4\)"):
+        head(normal(2, 4))
+    with pytest.raises(TypeError, match=r"hidden must be a floating-point tensor, got torch\.int64"):
+        head.loss(torch.zeros(2, D, dtype=torch.long), TARGET[:2])
+    with pytest.raises(IndexError, match="target 23 is out of bounds for 23 classes"):
+        head.loss(HIDDEN[:1], torch.tensor([V]))
+    with pytest.raises(ValueError, match="class indices must have shape"):
+        head.loss(HIDDEN, TARGET[:3])
+    with pytest.raises(ValueError, match="reduction must be one of"):
+        head.loss(HIDDEN, TARGET, reduction="median")
+    with pytest.raises(ValueError, match="weight must have shape"):
+        head.loss(HIDDEN, TARGET, weight=torch.ones(3))
+    with pytest.raises(ValueError, match="no gradient by weight"):
+        head.loss(HIDDEN, TARGET, weight=CLASS_WEIGHT.clone().requires_grad_())
+    with pytest.raises(ValueError, match="classes must be 1 or more"):
+        parsimax.LinearHead(3, 0)
+
+
+@pytest.mark.parametrize("name", ["sigsoftmax", "plif", "monotonic", "mixture"])
+def test_transforms_and_graphs_give_the_same(name):
+    head = made(name)
+    expected = head.loss(HIDDEN, TARGET)
+    names = dict(head.named_parameters())
+
+    def loss(parameters, hidden):
+        return torch.func.functional_call(Called(head), {f"head.{k}": v for k, v in parameters.items()}, (hidden,))
+
+    class Called(torch.nn.Module):
+        def __init__(self, head):
+            super().__init__()
+            self.head = head
+
+        def forward(self, hidden):
+            return self.head.loss(hidden, TARGET)
+
+    grads, value = torch.func.grad_and_value(loss)({k: v.detach() for k, v in names.items()}, HIDDEN)
+    assert_equal(value, expected)
+    for mine, true in zip(grads.values(), torch.autograd.grad(expected, [*names.values()]), strict=True):
+        assert_equal(mine, true, 1e-10)
+
+
+def test_a_copy_of_a_head_is_another_head():
+    head = made("plif")
+    other = copy.deepcopy(head)
+    other.load_state_dict(head.state_dict())
+    assert_equal(other.loss(HIDDEN, TARGET), head.loss(HIDDEN, TARGET), 0)
+    (g,) = gradient(lambda h: other.loss(h, TARGET), HIDDEN)
+    assert g.isfinite().all()

@@ -1,0 +1,90 @@
+"""``replace_head``: the model says what the head says, trains it, and is saved and loaded with it."""
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, BertConfig, BertForMaskedLM, GPT2Config, GPT2LMHeadModel, GPT2Model
+
+import parsimax
+from parsimax.huggingface import replace_head, sparsify
+
+KINDS = {"plif": {"knots": 100}, "mixture": {"components": 2}, "sigsoftmax": {}, "mixture-plif": {"knots": 50}}
+IDS = torch.randint(40, (3, 11), generator=torch.Generator().manual_seed(0))
+
+
+def gpt2(**more):
+    torch.manual_seed(0)
+    config = GPT2Config(
+        vocab_size=40, n_embd=8, n_layer=1, n_head=2, n_positions=32, bos_token_id=0, eos_token_id=0, **more
+    )
+    return GPT2LMHeadModel(config).eval()
+
+
+def test_a_head_that_starts_as_the_identity_changes_nothing():
+    plain, model = gpt2(), replace_head(gpt2(), "plif")
+    torch.testing.assert_close(model(IDS).logits, plain(IDS).logits.log_softmax(-1), rtol=0, atol=1e-5)
+    options = {"max_new_tokens": 5, "do_sample": False, "pad_token_id": 0}
+    assert torch.equal(model.generate(IDS, **options), plain.generate(IDS, **options))
+    assert not hasattr(plain.config, "parsimax_head") and model.lm_head.weight is model.transformer.wte.weight
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_trained_saved_and_loaded(kind, tmp_path):
+    model = replace_head(gpt2(), kind, **KINDS[kind]).train()
+    optimiser = torch.optim.Adam(model.parameters(), 0.05)
+    losses = []
+    for _ in range(20):
+        loss = model(IDS, labels=IDS).loss
+        losses.append(loss.item())
+        optimiser.zero_grad()
+        loss.backward()
+        assert all(p.grad is not None for p in model.lm_head.parameters())
+        optimiser.step()
+    assert losses[-1] < losses[0] - 0.2
+    hidden = model.eval().transformer(IDS).last_hidden_state
+    own = model.lm_head.loss(hidden[:, :-1], IDS[:, 1:])
+    torch.testing.assert_close(own, model(IDS, labels=IDS).loss, rtol=1e-5, atol=1e-5)
+    model.save_pretrained(tmp_path)
+    for loader in (GPT2LMHeadModel, AutoModelForCausalLM):
+        again, info = loader.from_pretrained(tmp_path, output_loading_info=True)
+        assert type(again) is GPT2LMHeadModel and not info["missing_keys"] and not info["unexpected_keys"]
+        assert torch.equal(again(IDS).logits, model(IDS).logits)
+        assert again.lm_head.weight is again.transformer.wte.weight
+        assert again.config.parsimax_head == {"kind": kind, **KINDS[kind]}
+
+
+def test_with_sparse_attention_too(tmp_path):
+    model = replace_head(sparsify(gpt2(), alpha="learned", alpha_start=1.3), "plif", knots=100)
+    with torch.no_grad():
+        model.lm_head.function.raw_slopes.normal_()
+    model.save_pretrained(tmp_path)
+    again = AutoModelForCausalLM.from_pretrained(tmp_path)
+    assert torch.equal(again(IDS).logits, model(IDS).logits)
+
+
+def test_a_bias_and_a_layer_deep_in_the_model(tmp_path):
+    torch.manual_seed(0)
+    config = BertConfig(vocab_size=40, hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8)
+    plain = BertForMaskedLM(config).eval()
+    with torch.no_grad():
+        plain.cls.predictions.bias.normal_()
+    expected = plain(IDS).logits.log_softmax(-1)
+    model = replace_head(plain, "plif", knots=1000)
+    torch.testing.assert_close(model(IDS).logits, expected, rtol=0, atol=1e-5)
+    model.save_pretrained(tmp_path)
+    again = BertForMaskedLM.from_pretrained(tmp_path)
+    assert torch.equal(again(IDS).logits, model(IDS).logits)
+
+
+def test_what_cannot_be_done_is_said(tmp_path):
+    with pytest.raises(ValueError, match="must be a linear layer, found none"):
+        replace_head(GPT2Model(gpt2().config))
+    with pytest.raises(TypeError, match="must be a transformers PreTrainedModel, got Linear"):
+        replace_head(torch.nn.Linear(2, 2))
+    with pytest.raises(ValueError, match="no head is called 'plof'"):
+        replace_head(gpt2(), "plof")
+    with pytest.raises(TypeError, match="function must be a number or a name"):
+        replace_head(gpt2(), "mixture", function=parsimax.PLIF(10))
+    gpt2().save_pretrained(tmp_path)
+    config = replace_head(gpt2(), "plif", knots=100).config
+    with pytest.raises(ValueError, match=r"does not hold the parameters of the output head.*raw_slopes"):
+        GPT2LMHeadModel.from_pretrained(tmp_path, config=config)
