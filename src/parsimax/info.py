@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from . import __version__, _public
+from . import __version__, _public, structured
 from ._explain import choice, reasons
 from .kernels import dispatch, library
 from .kernels.backends import BACKENDS
@@ -21,7 +21,9 @@ def _samples() -> dict[str, tuple[Any, ...]]:
     mappings = {name: (x, *([] if e.setting is None else [e.setting.example])) for name, e in REGISTRY.items()}
     losses = dict.fromkeys(("sparsemax_loss", "entmax15_loss", "entmax_loss"), (x, y))
     more = {"fenchel_young_loss": (x, y, "sparsemax"), "multilabel_loss": (x, x), "linear_entmax_loss": (x, x, y)}
-    return {**mappings, "support": (x,), **losses, **more, "entmax_attention": (x, x, x), "attention": (x, x, x)}
+    attention = dict.fromkeys(("entmax_attention", "attention"), (x, x, x))
+    trees = {"sparsemap": (x, structured.Tree()), "structured_topk": (x, structured.Tree(), 2)}
+    return {**mappings, "support": (x,), **losses, **more, **attention, **trees}
 
 
 def _row(name: str, args: tuple[Any, ...]) -> str:

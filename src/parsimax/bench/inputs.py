@@ -50,6 +50,12 @@ def make(case: Case) -> Inputs:
         leaves = {name: normal(1, heads, n, d, times=scale if name == "query" else 1.0) for name in names}
         alpha = torch.linspace(1.4, 1.6, heads).view(heads, 1, 1)
         inputs = Inputs(leaves, alpha, torch.empty(0), normal(1, heads, n, d), case.causal)
+    elif case.group == "structured":
+        leaves = {"scores": normal(*case.shape, times=scale)}
+        if case.ours.endswith("chain"):
+            items, positions, n = case.shape
+            leaves["transitions"] = normal(items, positions - 1, n, n, times=scale)
+        inputs = Inputs(leaves, alpha, torch.empty(case.shape[0]), normal(*case.shape))
     elif case.ours.startswith("linear"):
         rows, d, n = case.shape
         leaves = {"hidden": normal(rows, d, times=scale / math.sqrt(d)), "weight": normal(n, d)}
@@ -81,6 +87,8 @@ def score_scale(nonzeros: int, n: int, causal: bool) -> float:
 def nonzeros(case: Case, inputs: Inputs) -> float:
     """How many entries a row really keeps, on average over a sample of rows."""
     with torch.no_grad():
+        if case.group == "structured":
+            return math.nan
         if "query" in inputs.leaves:
             n, d = case.shape[1:]
             rows = _some_rows(n)
