@@ -19,6 +19,7 @@ _hub.install()
 # module of its own; when that is what runs, they come with their first use: its help must not wait seconds for torch.
 if TYPE_CHECKING or "parsimax_command" not in sys.modules:
     from . import schedules as schedules
+    from . import structured as structured
     from ._public import *  # noqa: F403
     from ._public import __all__ as __all__
 

@@ -2,6 +2,7 @@
 
 from . import mappings
 from . import schedules as schedules
+from . import structured as structured
 from ._attention import (
     AttentionCore,
     KeyValueCache,
@@ -56,6 +57,8 @@ from .metrics import (
     support_size,
 )
 from .parameters import set_step
+from .structured import sparsemap
+from .structured import topk as structured_topk
 
 __all__ = [
     "PLIF",
@@ -97,8 +100,10 @@ __all__ = [
     "sample",
     "set_kernels",
     "set_step",
+    "sparsemap",
     "sparsemax_loss",
     "sparsemax_score",
+    "structured_topk",
     "support_size",
     "use_kernels",
     "verify",

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from . import __version__, _public
+from . import __version__, _public, structured
 from ._explain import choice, reasons
 from .kernels import dispatch, library
 from .kernels.backends import BACKENDS
@@ -23,7 +23,9 @@ def _samples() -> dict[str, tuple[Any, ...]]:
     more: dict[str, tuple[Any, ...]] = {"fenchel_young_loss": (x, y, "sparsemax"), "multilabel_loss": (x, x)}
     more |= {"linear_entmax_loss": (x, x, y)}
     more |= {"plif": (x, torch.zeros(2)), "head_loss": (x, y, _public.LinearHead(3, 4))}
-    return {**mappings, "support": (x,), **losses, **more, "entmax_attention": (x, x, x), "attention": (x, x, x)}
+    more |= dict.fromkeys(("entmax_attention", "attention"), (x, x, x))
+    more |= {"sparsemap": (x, structured.Tree()), "structured_topk": (x, structured.Tree(), 2)}
+    return {**mappings, "support": (x,), **losses, **more}
 
 
 def _row(name: str, args: tuple[Any, ...]) -> str:

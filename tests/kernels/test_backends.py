@@ -110,6 +110,8 @@ KERNEL = {
     "attention": "_attention_fwd",
     "plif": "_plif",
     "head_loss": "_head",
+    "sparsemap": "_sparsemap",
+    "structured_topk": "_kbest_structures",
 }
 
 
@@ -186,6 +188,26 @@ def test_what_explain_says_is_what_runs(name, dtype, counted):
         ran = kernel is not None and any(each.startswith(kernel) for each in counted)
         assert said == ("cpu" if ran else "torch"), (said, dict(counted))
         counted.clear()
+
+
+TREES = {
+    "sparsemap": (HIDDEN[:, :5], parsimax.structured.Tree()),
+    "structured_topk": (Q[0, 0], parsimax.structured.Bits(), 3),
+}
+
+
+@pytest.mark.parametrize("name", TREES)
+def test_what_explain_says_of_structures_is_what_runs(name, counted):
+    scores, structure, *rest = TREES[name]
+    kernel = KERNEL[name]
+    assert parsimax.explain(name, scores, structure, *rest).startswith(f"{name}: cpu") and not counted
+    getattr(parsimax, name)(scores, structure, *rest)
+    assert counted[kernel] == 1
+    with parsimax.use_kernels("torch"):
+        getattr(parsimax, name)(scores, structure, *rest)
+    assert counted[kernel] == 1
+    own = parsimax.structured.Custom(lambda s: (s > 0).double(), kbest=lambda s, k: [(s > 0).double()][:k])
+    assert "oracle in Python has no kernel" in parsimax.explain(name, scores, own, *rest)
 
 
 @pytest.mark.parametrize("name", CALLS)
@@ -357,6 +379,13 @@ def samples():
     yield "_head_pieces", (X.clone(), Y, torch.ones(4), *places, sums.clone())
     yield "_head_norms", (X, Y, *places)
     yield "_head_gradient", (X.clone(), Y, torch.ones(4), torch.ones(4), *places, sums.clone())
+    trees = normal(2, 3, 4)
+    yield "_sparsemap", (trees, None, 3, 0, 0, None, None, None, 100, 100, 1e-11)
+    codes, weights, counts, _ = torch.ops.parsimax._sparsemap(trees, None, 3, 0, 0, None, None, None, 99, 99, 1e-11)
+    yield "_sparsemap", (trees, None, 3, 0, 0, codes, weights, counts, 100, 100, 1e-11)
+    yield "_sparsemap", (normal(2, 70), None, 0, 0, 9, None, None, None, 100, 100, 1e-11)
+    yield "_sparsemap_grad", (codes, counts, weights)
+    yield "_kbest_structures", (trees, normal(1, 2, 4, 4), 1, 0, 0, 3)
     x = X.clone().requires_grad_()
     yield "entmax", (x, ALPHA, 0.0)
     yield "topk_sparsemax", (x, 3)

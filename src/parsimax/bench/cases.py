@@ -37,6 +37,9 @@ ATTENTION_MAPPED = 1.0
 MAPPED_SIZES = (512, 1024, 2048)
 PADDED = 0.75  # of the keys of a padded case are real
 HEAD_SHAPES = ((512, 400, 10000), (2048, 512, 32000))  # tokens, width, classes
+STRUCTURES = {"bits": (64, 128), "bits_closed": (64, 128), "chain": (64, 50, 20), "assignment": (64, 20, 20)}
+STRUCTURES["tree"] = (64, 25, 26)
+STRUCTURED_LIMIT = 1 / 50  # of the time of the same active set in plain torch, item by item
 ELEMENTS = 8_000_000  # of the cases with ever longer rows
 
 
@@ -185,6 +188,19 @@ def _small() -> Iterator[Case]:
         yield replace(case, name=f"{case.name}/one-thread", limit=None, threads=1)
 
 
+def _structures() -> Iterator[Case]:
+    for ours, shape in STRUCTURES.items():
+        name = f"sparsemap_{ours}/{'x'.join(map(str, shape))}"
+        against = f"loop_{ours.removesuffix('_closed')}"
+        yield Case(name, "structured", shape, f"sparsemap_{ours}", against, STRUCTURED_LIMIT, scale=1.0)
+    for ours in ("bits", "chain"):
+        shape = STRUCTURES[ours]
+        name = f"topk_{ours}/{'x'.join(map(str, shape))}"
+        yield Case(
+            name, "structured", shape, f"topk_{ours}", f"loop_topk_{ours}", STRUCTURED_LIMIT, scale=1.0, gradient=False
+        )
+
+
 def _scaling() -> Iterator[Scaling]:
     lengths = (1_000, 10_000, 100_000, 1_000_000)
     for ours in ("sparsemax", "entmax15", "entmax_learned"):
@@ -220,6 +236,7 @@ def _registry() -> Iterator[Case | Scaling]:
     for case in (*plain, *halves, *dense):
         yield from _against_peer(case)
     yield from _scaling()
+    yield from _structures()
 
 
 CASES: dict[str, Case | Scaling] = {case.name: case for case in _registry()}

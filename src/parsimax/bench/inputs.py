@@ -61,6 +61,12 @@ def make(case: Case) -> Inputs:
         leaves = {"hidden": normal(rows, d), "weight": normal(n, d, times=scale / math.sqrt(d))}
         own = head_leaves(case.ours, d, normal)
         inputs = Inputs(leaves, alpha, classes(rows, n), None, own=own)
+    elif case.group == "structured":
+        leaves = {"scores": normal(*case.shape, times=scale)}
+        if case.ours.endswith("chain"):
+            items, positions, n = case.shape
+            leaves["transitions"] = normal(items, positions - 1, n, n, times=scale)
+        inputs = Inputs(leaves, alpha, torch.empty(case.shape[0]), normal(*case.shape))
     elif case.ours.startswith("linear"):
         rows, d, n = case.shape
         leaves = {"hidden": normal(rows, d, times=scale / math.sqrt(d)), "weight": normal(n, d)}
@@ -109,6 +115,8 @@ def nonzeros(case: Case, inputs: Inputs) -> float:
     if case.ours.startswith("head_"):
         return math.nan
     with torch.no_grad():
+        if case.group == "structured":
+            return math.nan
         if "query" in inputs.leaves:
             n, d = case.shape[1:]
             rows = _some_rows(n)

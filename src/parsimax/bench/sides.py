@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 import parsimax
+from parsimax import structured
 
 from . import heads
 from .cases import DROPOUT, MAPPED, TOPK
@@ -83,6 +84,31 @@ def _exact_linear_loss(i: Inputs) -> Tensor:
     return parsimax.entmax15_loss(_linear(i), i.target)
 
 
+def _structure(kind: str) -> tuple[structured.Structure, dict[str, Any]]:
+    """A structure by its name in the cases, and how it is asked for."""
+    if kind.startswith("bits"):
+        return structured.Bits(), {} if kind == "bits_closed" else {"rule": "active-set"}
+    return {"chain": structured.Chain, "assignment": structured.Assignment, "tree": structured.Tree}[kind](), {}
+
+
+def _structured(kind: str, *, k: int | None = None, loop: bool = False) -> Side:
+    """The marginals of SparseMAP, or of the k best; ``loop``: by the reference, item by item in plain torch."""
+    structure, options = _structure(kind)
+
+    def call(i: Inputs) -> Tensor:
+        scores = (i["scores"], i["transitions"]) if "transitions" in i.leaves else i["scores"]
+        if k is not None:
+            return structured.topk(scores, structure, k).marginals
+        return structured.sparsemap(scores, structure, **options).marginals
+
+    return Side(parsimax.use_kernels("torch")(call) if loop else call)
+
+
+KINDS = ("bits", "bits_closed", "chain", "assignment", "tree")
+STRUCTURED = {f"sparsemap_{kind}": _structured(kind) for kind in KINDS}
+STRUCTURED |= {f"loop_{kind}": _structured(kind, loop=True) for kind in KINDS}
+STRUCTURED |= {f"topk_{kind}": _structured(kind, k=10) for kind in KINDS}
+STRUCTURED |= {f"loop_topk_{kind}": _structured(kind, k=10, loop=True) for kind in KINDS}
 OURS = {
     "sparsemax": Side(lambda i: parsimax.sparsemax(i["scores"])),
     "entmax15": Side(lambda i: parsimax.entmax15(i["scores"])),
@@ -132,4 +158,4 @@ PEERS = dict(
         _peer("linear_entmax_loss_bisect", lambda e, i: e.entmax_bisect_loss(_linear(i), i.target, 1.5).mean()),
     )
 )
-SIDES: dict[str, Side] = {**OURS, **TORCH, **PEERS}
+SIDES: dict[str, Side] = {**OURS, **TORCH, **PEERS, **STRUCTURED}

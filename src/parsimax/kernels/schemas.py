@@ -299,4 +299,44 @@ def _plif_slopes(sums: Tensor, raw: Tensor, bound: float) -> Tensor:
     return like(raw)
 
 
+@operator(
+    "_sparsemap(Tensor unary, Tensor? extra, int kind, int low, int high, Tensor? start, Tensor? start_weights, "
+    "Tensor? start_counts, int max_iter, int max_support, float tolerance) -> "
+    "(Tensor codes, Tensor weights, Tensor counts, Tensor facts)"
+)
+def _sparsemap(unary: Tensor, extra: Tensor | None, kind: int, *_: Any) -> tuple[Tensor, ...]:
+    """SparseMAP of each item by the active set, ragged: one row a pair of an item and an active structure.
+
+    All scores are float64: (items, bits), or (items, positions, labels) with transitions (items or 1, positions - 1 or
+    1, labels, labels). Codes are words of 64 bits (kind 0) or int32 labels; facts are (gap, iterations). An item with
+    NaN or +inf has one structure of weight NaN, one in which nothing is allowed has none.
+    """
+    pairs = torch.library.get_ctx().new_dynamic_size(min=0)
+    items = unary.shape[0]
+    return (
+        _codes(unary, kind, (pairs,)),
+        unary.new_empty((pairs,)),
+        unary.new_empty((items,), dtype=torch.int64),
+        unary.new_empty((items, 2)),
+    )
+
+
+def _codes(unary: Tensor, kind: int, lead: tuple[Any, ...]) -> Tensor:
+    length = (unary.shape[1] + 63) // 64 if kind == 0 else unary.shape[1]
+    return unary.new_empty((*lead, length), dtype=torch.int64 if kind == 0 else torch.int32)
+
+
+@operator("_sparsemap_grad(Tensor codes, Tensor counts, Tensor g) -> Tensor")
+def _sparsemap_grad(codes: Tensor, counts: Tensor, g: Tensor) -> Tensor:
+    """What a gradient by the weights of :func:`_sparsemap` is by the scores of their structures."""
+    return like(g)
+
+
+@operator("_kbest_structures(Tensor unary, Tensor? extra, int kind, int low, int high, int k) -> (Tensor, Tensor)")
+def _kbest_structures(unary: Tensor, extra: Tensor | None, kind: int, *rest: Any) -> tuple[Tensor, Tensor]:
+    """(codes (items, k, length), values (items, k)) of the k best, best first; -inf where there are fewer."""
+    items, k = unary.shape[0], rest[-1]
+    return _codes(unary, kind, (items, k)), unary.new_empty((items, k))
+
+
 LIBRARY.define("_isa() -> int")  # of the C++ kernels: the instruction set in use, as an index of library.LEVELS

@@ -1,0 +1,301 @@
+// Structures as the active set sees them: parts with scores, vertices that are sets of parts, and the best vertex.
+//
+// An oracle is set to one item (`set`) and then answers for any scores r of its parts, the scores of its extra parts
+// being fixed: `map` writes the best vertex and its value, and is false where every vertex has a part of score -inf.
+// Vertices are `len` units, 64 bits a word or one label a position, and have at most `most` parts. Ties go to the
+// first, so that answers repeat.
+#pragma once
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+#include <vector>
+
+// These files are compiled once, for the lowest instruction set; the loops that take the time have a second version,
+// which the loader of the library chooses.
+#if defined(__x86_64__) && defined(__GLIBC__) && !defined(__SANITIZE_ADDRESS__)
+#define PARSIMAX_LOOP __attribute__((target_clones("avx2", "default"))) [[maybe_unused]] static
+#else
+#define PARSIMAX_LOOP [[maybe_unused]] static
+#endif
+
+namespace parsimax::structured {
+constexpr double INF = std::numeric_limits<double>::infinity();
+
+// Bits of which at least lo and at most hi are on; the parts are the bits.
+struct Bits {
+  using Unit = uint64_t;
+  int64_t len, parts, most, n, lo, hi;
+  std::vector<int64_t> order;
+  Bits(int64_t n, int64_t lo, int64_t hi) : len((n + 63) / 64), parts(n), most(n), n(n), lo(lo), hi(hi), order(n) {}
+
+  void set(const double*) {}
+  static void turn_on(Unit* a, int64_t i) { a[i >> 6] |= Unit(1) << (i & 63); }
+  bool map(const double* r, Unit* a, double& value) {
+    value = 0;
+    int64_t count = 0;
+    for (int64_t w = 0; w < len; w++) {  // without a branch: which bits are on cannot be foreseen
+      const int64_t first = w * 64, size = std::min<int64_t>(64, n - first);
+      Unit word = 0;
+      for (int64_t i = 0; i < size; i++) {
+        const double v = r[first + i];
+        word |= Unit(v > 0) << i;
+        value += v > 0 ? v : 0.0;
+      }
+      a[w] = word, count += std::popcount(word);
+    }
+    if (count >= lo && count <= hi) return true;
+    const int64_t want = count > hi ? hi : lo;
+    if (want < 0 || want > n) return false;
+    for (int64_t i = 0; i < n; i++) order[i] = i;
+    const auto better = [&](int64_t x, int64_t y) { return r[x] > r[y] || (r[x] == r[y] && x < y); };
+    if (want < n) std::nth_element(order.begin(), order.begin() + want, order.begin() + n, better);
+    std::fill_n(a, len, 0);
+    value = 0;
+    for (int64_t j = 0; j < want; j++) turn_on(a, order[j]), value += r[order[j]];
+    return value > -INF;
+  }
+  template <class F> void each(const Unit* a, const F& f) const {
+    for (int64_t w = 0; w < len; w++)
+      for (Unit x = a[w]; x; x &= x - 1) f(w * 64 + std::countr_zero(x));
+  }
+  double value(const double* r, const Unit* a) const {
+    double sum = 0;
+    each(a, [&](int64_t i) { sum += r[i]; });
+    return sum;
+  }
+  void add(const Unit* a, double weight, double* u) const {
+    each(a, [&](int64_t i) { u[i] += weight; });
+  }
+  double overlap(const Unit* a, const Unit* b) const {
+    int64_t shared = 0;
+    for (int64_t w = 0; w < len; w++) shared += std::popcount(a[w] & b[w]);
+    return (double)shared;
+  }
+};
+
+// One label of `labels` at each of `len` positions; the parts are (position, label).
+struct Labels {
+  using Unit = int32_t;
+  int64_t len, labels, parts, most;
+  Labels(int64_t len, int64_t labels) : len(len), labels(labels), parts(len * labels), most(len) {}
+
+  void set(const double*) {}
+  double value(const double* r, const Unit* a) const {
+    double sum = 0;
+    for (int64_t i = 0; i < len; i++) sum += r[i * labels + a[i]];
+    return sum;
+  }
+  void add(const Unit* a, double weight, double* u) const {
+    for (int64_t i = 0; i < len; i++) u[i * labels + a[i]] += weight;
+  }
+  double overlap(const Unit* a, const Unit* b) const {
+    int32_t shared = 0;
+    for (int64_t i = 0; i < len; i++) shared += a[i] == b[i];
+    return (double)shared;
+  }
+};
+
+// For each label the best of start[x] + moves[x, label], and which x it was: kept as a double beside the value, so that
+// both fit into vectors of one shape. Four labels at a time stay in registers.
+using Four = double __attribute__((vector_size(32)));
+PARSIMAX_LOOP void best_moves(int64_t labels, const double* start, const double* moves, double* to, double* origin) {
+  int64_t y = 0;
+  for (; y + 4 <= labels; y += 4) {
+    Four best, from = {0, 0, 0, 0}, v;
+    std::memcpy(&best, moves + y, sizeof best);
+    best += start[0];
+    for (int64_t x = 1; x < labels; x++) {
+      std::memcpy(&v, moves + x * labels + y, sizeof v);
+      v += start[x];
+      const auto better = v > best;
+      best = better ? v : best;
+      from = better ? Four{} + (double)x : from;
+    }
+    std::memcpy(to + y, &best, sizeof best);
+    std::memcpy(origin + y, &from, sizeof from);
+  }
+  for (; y < labels; y++) {
+    to[y] = start[0] + moves[y], origin[y] = 0;
+    for (int64_t x = 1; x < labels; x++)
+      if (start[x] + moves[x * labels + y] > to[y]) to[y] = start[x] + moves[x * labels + y], origin[y] = (double)x;
+  }
+}
+
+// Transitions between neighbours: (len - 1 or 1, labels, labels), from row to column. Viterbi.
+struct Chain : Labels {
+  const double* transitions = nullptr;
+  int64_t step;  // between the transitions of two neighbours; 0 if they are shared
+  std::vector<double> best, next, from_next;
+  std::vector<int32_t> from;
+  Chain(int64_t len, int64_t labels, bool shared)
+      : Labels(len, labels),
+        step(shared ? 0 : labels * labels),
+        best(labels),
+        next(labels),
+        from_next(labels),
+        from(len * labels) {}
+
+  void set(const double* extra) { transitions = extra; }
+  bool map(const double* r, Unit* a, double& value) {
+    std::copy_n(r, labels, best.data());
+    for (int64_t i = 1; i < len; i++) {
+      best_moves(labels, best.data(), transitions + (i - 1) * step, next.data(), from_next.data());
+      for (int64_t y = 0; y < labels; y++) {
+        best[y] = next[y] + r[i * labels + y];
+        from[i * labels + y] = (int32_t)from_next[y];
+      }
+    }
+    int32_t y = (int32_t)(std::max_element(best.begin(), best.end()) - best.begin());
+    value = best[y];
+    for (int64_t i = len - 1; i >= 0; i--) {
+      a[i] = y;
+      if (i) y = from[i * labels + y];
+    }
+    return value > -INF;
+  }
+  double value(const double* r, const Unit* a) const {
+    double sum = Labels::value(r, a);
+    for (int64_t i = 1; i < len; i++) sum += transitions[(i - 1) * step + a[i - 1] * labels + a[i]];
+    return sum;
+  }
+};
+
+// Independent positions.
+struct Each : Labels {
+  using Labels::Labels;
+  bool map(const double* r, Unit* a, double& value) {
+    value = 0;
+    for (int64_t i = 0; i < len; i++) {
+      a[i] = (int32_t)(std::max_element(r + i * labels, r + (i + 1) * labels) - (r + i * labels));
+      value += r[i * labels + a[i]];
+    }
+    return value > -INF;
+  }
+};
+
+// A column of its own for each row, len <= labels: shortest augmenting paths with potentials.
+struct Assignment : Labels {
+  std::vector<double> row_potential, column_potential, distance;
+  std::vector<int64_t> row_of, way;
+  std::vector<char> used;
+  Assignment(int64_t len, int64_t labels)
+      : Labels(len, labels),
+        row_potential(len + 1),
+        column_potential(labels + 1),
+        distance(labels + 1),
+        row_of(labels + 1),
+        way(labels + 1),
+        used(labels + 1) {}
+
+  bool map(const double* r, Unit* a, double& value) {
+    std::fill(row_potential.begin(), row_potential.end(), 0.0);
+    std::fill(column_potential.begin(), column_potential.end(), 0.0);
+    std::fill(row_of.begin(), row_of.end(), 0);
+    for (int64_t i = 1; i <= len; i++)
+      if (!augment(r, i)) return false;
+    for (int64_t j = 1; j <= labels; j++)
+      if (row_of[j]) a[row_of[j] - 1] = (int32_t)(j - 1);
+    value = Labels::value(r, a);
+    return true;
+  }
+  // Rows and columns count from 1; column 0 stands for the row that is looking for one.
+  bool augment(const double* r, int64_t row) {
+    row_of[0] = row;
+    int64_t at = 0;
+    std::fill(distance.begin(), distance.end(), INF);
+    std::fill(used.begin(), used.end(), 0);
+    do {
+      used[at] = 1;
+      const int64_t i = row_of[at];
+      const double* scores = r + (i - 1) * labels - 1;
+      double least = INF;
+      int64_t next = 0;
+      for (int64_t j = 1; j <= labels; j++) {
+        if (used[j]) continue;
+        const double cost = -scores[j] - row_potential[i] - column_potential[j];
+        if (cost < distance[j]) distance[j] = cost, way[j] = at;
+        if (distance[j] < least) least = distance[j], next = j;
+      }
+      if (!next) return false;  // every column that is left is forbidden
+      for (int64_t j = 0; j <= labels; j++) {
+        if (used[j]) row_potential[row_of[j]] += least, column_potential[j] -= least;
+        else distance[j] -= least;
+      }
+      at = next;
+    } while (row_of[at]);
+    for (; at; at = way[at]) row_of[at] = row_of[way[at]];
+    return true;
+  }
+};
+
+// Heads of len words: label 0 is the root, label j the word j - 1. A word's own label must be -inf. Chu–Liu/Edmonds.
+struct Tree : Labels {
+  bool one_root;
+  std::vector<double> weights;
+  std::vector<int64_t> heads;
+  Tree(int64_t len, bool one_root) : Labels(len, len + 1), one_root(one_root), weights(labels * labels) {}
+
+  bool map(const double* r, Unit* a, double& value) {
+    double fine = 0;
+    if (one_root) {  // more than any tree can win by a second word under the root
+      for (int64_t i = 0; i < parts; i++)
+        if (r[i] > -INF) fine = std::max(fine, std::abs(r[i]));
+      fine = 1 + 2 * (double)len * fine;
+    }
+    for (int64_t j = 0; j < labels; j++) weights[j * labels] = -INF;
+    for (int64_t i = 0; i < len; i++)
+      for (int64_t h = 0; h < labels; h++) weights[h * labels + i + 1] = r[i * labels + h] - (h ? 0 : fine);
+    if (!edmonds(weights, labels, heads)) return false;
+    int64_t roots = 0;
+    for (int64_t i = 0; i < len; i++) a[i] = (int32_t)heads[i + 1], roots += a[i] == 0;
+    value = Labels::value(r, a);
+    return value > -INF && (!one_root || roots <= 1);
+  }
+  // w[head * m + node] over m nodes, node 0 the root. False if a node has no allowed head.
+  static bool edmonds(const std::vector<double>& w, int64_t m, std::vector<int64_t>& head) {
+    head.assign(m, 0);
+    for (int64_t v = 1; v < m; v++) {
+      for (int64_t h = 1; h < m; h++)
+        if (w[h * m + v] > w[head[v] * m + v]) head[v] = h;
+      if (w[head[v] * m + v] == -INF) return false;
+    }
+    std::vector<int64_t> cycle;
+    find_cycle(head, cycle);
+    if (cycle.empty()) return true;
+    std::vector<char> inside(m, 0);
+    for (int64_t v : cycle) inside[v] = 1;
+    std::vector<int64_t> kept;
+    for (int64_t v = 0; v < m; v++)
+      if (!inside[v]) kept.push_back(v);
+    // The cycle becomes node c; entering it at v costs the edge of the cycle into v.
+    const int64_t c = (int64_t)kept.size(), k = c + 1;
+    std::vector<double> q(k * k, -INF);
+    std::vector<int64_t> enter(c, -1), leave(c, -1), outer;
+    for (int64_t a = 0; a < c; a++) {
+      for (int64_t b = 1; b < c; b++)
+        if (a != b) q[a * k + b] = w[kept[a] * m + kept[b]];
+      for (int64_t v : cycle) {
+        const double in = w[kept[a] * m + v] - w[head[v] * m + v], out = w[v * m + kept[a]];
+        if (in > q[a * k + c]) q[a * k + c] = in, enter[a] = v;
+        if (a && out > q[c * k + a]) q[c * k + a] = out, leave[a] = v;
+      }
+    }
+    if (!edmonds(q, k, outer)) return false;
+    for (int64_t a = 1; a < c; a++) head[kept[a]] = outer[a] == c ? leave[a] : kept[outer[a]];
+    head[enter[outer[c]]] = kept[outer[c]];
+    return true;
+  }
+  static void find_cycle(const std::vector<int64_t>& head, std::vector<int64_t>& cycle) {
+    std::vector<int64_t> seen(head.size());  // 0: not yet, v: on the way from v
+    for (int64_t v = 1; cycle.empty() && v < (int64_t)head.size(); v++) {
+      int64_t at = v;
+      while (at && !seen[at]) seen[at] = v, at = head[at];
+      if (!at || seen[at] != v) continue;
+      for (int64_t z = at; cycle.empty() || z != at; z = head[z]) cycle.push_back(z);
+    }
+  }
+};
+}  // namespace parsimax::structured

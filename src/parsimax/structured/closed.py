@@ -1,0 +1,145 @@
+"""SparseMAP of independent variables in closed form: marginals by a projection, then few structures that have them.
+
+Each rule reads the distribution as one structure z(v) for every v in [0, 1), a step function of v with as many steps as
+there are fractional marginals, plus one. So the expectation of any loss is continuous and piecewise linear in the
+marginals, and its gradient integrates to its change, which the choice of an active set does not grant.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from ..mappings import budget_sparsemax, sparsemax
+from .bits import Bits
+from .distribution import Distribution, assemble
+from .labels import OneOf
+from .structure import Problem, Structure
+
+WHOLE = 1e-9  # cumulated marginals that a limit makes whole are so up to rounding
+Ragged = tuple[Tensor, Tensor, Tensor]  # codes, weights, counts
+
+
+def in_closed_form(structure: Structure, problem: Problem, rule: str, shuffle: bool) -> Distribution:
+    """The distribution by one of the rules of the structure, with the gap of its marginals."""
+    if isinstance(structure, Bits):
+        return _bits(structure, problem, rule, shuffle)
+    p = sparsemax(problem.unary)
+    possible = (p.detach() > 0).any(-1)
+    residual = problem.unary.detach() - p.detach()
+    gap = residual.amax(-1) - _inner(p.detach(), residual)
+    if isinstance(structure, OneOf):
+        return assemble(structure, problem, *_one_of(p), torch.where(possible, gap, 0.0), marginals=p)
+    possible = possible.all(-1)
+    p = torch.where(possible[:, None, None], p, 0.0)
+    return assemble(structure, problem, *quantile(p, possible), torch.where(possible, gap.sum(-1), 0.0), marginals=p)
+
+
+def _inner(u: Tensor, r: Tensor) -> Tensor:
+    return torch.where(u > 0, u * r, 0.0).sum(-1)
+
+
+def _bits(structure: Bits, problem: Problem, rule: str, shuffle: bool) -> Distribution:
+    s, (low, high) = structure.penalised(problem.unary), structure.limits
+    n = s.shape[-1]
+    possible = (s.detach() > -math.inf).sum(-1) >= low
+    u = torch.where(possible[:, None], _clipped(s, low, min(high, n)), 0.0)
+    residual = s.detach() - u.detach()
+    best = _best_value(residual, low, min(high, n))
+    gap = torch.where(possible, (best - _inner(u.detach(), residual)).clamp(min=0), 0.0)
+    if rule == "staircase":
+        found = staircase(u, possible)
+    elif shuffle:
+        order = torch.randperm(n, device=u.device)
+        codes, weights, counts = systematic(u[:, order], possible)
+        found = codes[:, order.argsort()], weights, counts
+    else:
+        found = systematic(u, possible)
+    return assemble(structure, problem, *found, structure.gap_scale * gap, marginals=u)
+
+
+def _best_value(residual: Tensor, low: int, high: int) -> Tensor:
+    """Of all bit vectors with so many bits on."""
+    if low == 0 and high == residual.shape[-1]:
+        return residual.clamp(min=0).sum(-1)
+    sums = residual.sort(dim=-1, descending=True).values.cumsum(-1)
+    return torch.nn.functional.pad(sums, (1, 0))[:, low : high + 1].amax(-1)
+
+
+def _clipped(s: Tensor, low: int, high: int) -> Tensor:
+    """The nearest point to s with 0 ≤ u ≤ 1 and low ≤ Σu ≤ high: a limit that is broken holds with equality."""
+    u = s.clamp(0, 1)
+    if low == 0 and high == s.shape[-1]:
+        return u
+    if low == high:
+        return budget_sparsemax(s, float(low))
+    total = u.detach().sum(-1, keepdim=True)
+    bound = torch.where(total > high, float(high), float(low)).to(s)
+    return torch.where((total > high) | (total < low), budget_sparsemax(s, bound), u)
+
+
+def _ragged(weights: Tensor, possible: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """(item, step, weight) of the steps that are not empty, and their number."""
+    keep = (weights.detach() > 0) & possible[:, None]
+    item, step = keep.nonzero(as_tuple=True)
+    return item, step, weights[item, step], keep.sum(-1)
+
+
+def _one_of(p: Tensor) -> Ragged:
+    keep = p.detach() > 0
+    item, code = keep.nonzero(as_tuple=True)
+    return code, p[item, code], keep.sum(-1)
+
+
+def staircase(u: Tensor, possible: Tensor) -> Ragged:
+    """Bit i is on where v < u_i: nested sets. The expectation of a loss is its Lovász extension."""
+    level, order = u.sort(dim=-1, descending=True, stable=True)
+    steps = torch.nn.functional.pad(level, (1, 0), value=1.0) - torch.nn.functional.pad(level, (0, 1))
+    rank = order.argsort(-1)
+    item, step, weights, counts = _ragged(steps, possible)
+    return rank[item] < step[:, None], weights, counts
+
+
+def systematic(u: Tensor, possible: Tensor) -> Ragged:
+    """Points v, v + 1, v + 2, … on the line of cumulated marginals choose the bits.
+
+    Every structure has the floor or the ceiling of the sum of the marginals, so that it keeps any limit they keep.
+    """
+    fixed = u.detach()
+    fractional = (fixed > 0) & (fixed < 1)
+    line = torch.where(fractional, u, 0.0).cumsum(-1)
+    near = line.detach().round()
+    whole = (line.detach() - near).abs() < WHOLE
+    ends = torch.where(whole, near, line.detach())
+    breaks = torch.where(fractional & ~whole, line - ends.floor(), 0.0).sort(-1).values
+    breaks = torch.nn.functional.pad(breaks, (0, 1), value=1.0)
+    steps = breaks - torch.nn.functional.pad(breaks, (1, 0))[:, :-1]
+    middle = (breaks - steps / 2).detach()
+    starts = torch.nn.functional.pad(ends, (1, 0))[:, :-1]
+    item, step, weights, counts = _ragged(steps, possible)
+    at = middle[item, step][:, None]
+    on = (ends[item] - at).floor() > (starts[item] - at).floor()
+    return torch.where(fractional[item], on, fixed[item] >= 1), weights, counts
+
+
+def quantile(p: Tensor, possible: Tensor) -> Ragged:
+    """Variable d takes the label in whose interval of cumulated probability v lies."""
+    edges = p.cumsum(-1)[..., :-1].clamp(max=1.0)
+    fixed = edges.detach()
+    last = (p.detach() > 0).flip(-1).long().argmax(-1, keepdim=True)  # labels after the last that is possible
+    inside = (fixed > 0) & (torch.arange(p.shape[-1] - 1, 0, -1, device=p.device) > last)
+    breaks = torch.where(inside, edges, 0.0).flatten(1).sort(-1).values
+    breaks = torch.nn.functional.pad(breaks, (0, 1), value=1.0)
+    steps = breaks - torch.nn.functional.pad(breaks, (1, 0))[:, :-1]
+    middle = (breaks - steps / 2).detach()
+    item, step, weights, counts = _ragged(steps, possible)
+    passed = (fixed[item] < middle[item, step][:, None, None]) & inside[item]
+    first = (p.detach() > 0).long().argmax(-1)[item]
+    # Labels of probability 0 lie on an edge that is another's: pass over them to the next that is possible.
+    index = torch.where(passed, torch.arange(1, p.shape[-1], device=p.device), 0)
+    base = torch.maximum(index.amax(-1) if index.shape[-1] else first, first)
+    live = p.detach()[item] > 0
+    choice = live & (torch.arange(p.shape[-1], device=p.device) >= base[..., None])
+    return choice.long().argmax(-1).int(), weights, counts

@@ -1,0 +1,113 @@
+"""Structures of the user, given as an oracle in Python."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .structure import Problem, Scores, Structure, _kind_of, _problem
+
+Vertex = Tensor | tuple[Tensor, Tensor]
+
+
+class Custom(Structure):
+    """Any structures whose best one you can find.
+
+    A structure is the vector of its parts: 1 where a part is in it and 0 where not, in the shape of the scores of one
+    item. SparseMAP needs nothing but the best structure under any scores.
+
+    Args:
+        oracle: ``oracle(scores)`` → the best structure of one item under these float64 scores, in their shape. If the
+            scores are a tuple (parts, extra parts), it gets one and returns one; the penalty is on the first alone. A
+            part of score −inf is forbidden; None says that nothing is allowed.
+        dims: how many dimensions the scores of one item have.
+        kbest: ``kbest(scores, k)`` → the k best structures, best first, or fewer if there are not so many. Only
+            :func:`topk` needs it.
+
+    Example:
+        >>> import torch, parsimax
+        >>> def run_of_ones(scores):  # the best interval
+        ...     n = len(scores)
+        ...     spans = [(i, j) for i in range(n) for j in range(i + 1, n + 1)]
+        ...     first, last = max(spans, key=lambda span: float(scores[span[0] : span[1]].sum()))
+        ...     return torch.zeros(n).index_fill(0, torch.arange(first, last), 1)
+        >>> found = parsimax.sparsemap(torch.tensor([0.9, -0.6, 0.8]), parsimax.structured.Custom(run_of_ones))
+        >>> found.structures, found.probabilities
+        (tensor([[1., 0., 0.], [0., 0., 1.]]), tensor([0.5500, 0.4500]))
+    """
+
+    form = "of your own shape"
+
+    def __init__(
+        self,
+        oracle: Callable[[Any], Vertex | None],
+        *,
+        dims: int = 1,
+        kbest: Callable[[Any, int], Sequence[Vertex]] | None = None,
+    ) -> None:
+        if not callable(oracle) or not (kbest is None or callable(kbest)):
+            raise TypeError("Custom: oracle, and kbest if there is one, must be functions of the scores of one item")
+        if not isinstance(dims, int) or dims < 1:
+            raise ValueError(f"Custom: the scores of one item have 1 or more dimensions, got dims={dims!r}")
+        self.oracle, self.find_kbest = oracle, kbest
+        self.dims = dims  # type: ignore[misc]
+
+    def problem(self, scores: Scores, where: str) -> Problem:
+        if isinstance(scores, Tensor):
+            return super().problem(scores, where)
+        if len(scores) != 2:
+            raise TypeError(f"{where}: scores are a tensor or a tuple of two, got {_kind_of(scores)}")
+        unary, extra = scores
+        batch = unary.shape[: unary.dim() - self.dims]
+        if tuple(extra.shape[: len(batch)]) != tuple(batch):
+            raise ValueError(
+                f"{where}: the extra scores must begin with the dimensions {tuple(batch)} of the items, got "
+                f"{tuple(extra.shape)}"
+            )
+        return _problem(self, unary, extra.reshape(math.prod(batch), *extra.shape[len(batch) :]), where)
+
+    def best(self, unary: Tensor, extra: Tensor | None) -> Tensor | None:
+        found = self.oracle(unary if extra is None else (unary, extra))
+        return None if found is None else self.code_of(found, unary, extra)
+
+    def kbest(self, unary: Tensor, extra: Tensor | None, k: int) -> list[Tensor]:
+        assert self.find_kbest is not None
+        found = self.find_kbest(unary if extra is None else (unary, extra), k)
+        return [self.code_of(vertex, unary, extra) for vertex in found]
+
+    @staticmethod
+    def code_of(vertex: Vertex, unary: Tensor, extra: Tensor | None) -> Tensor:
+        """One row of 0 and 1; raises if the oracle's answer is none."""
+        given = (vertex,) if isinstance(vertex, Tensor) else tuple(vertex)
+        wanted = (unary,) if extra is None else (unary, extra)
+        shapes, expected = [tuple(each.shape) for each in given], [tuple(each.shape) for each in wanted]
+        if shapes != expected:
+            raise ValueError(f"the oracle returned a structure of shape {shapes}, the scores have {expected}")
+        code = torch.cat([each.detach().flatten().double() for each in given])
+        if not bool(((code == 0) | (code == 1)).all()):
+            raise ValueError(f"the oracle returned {code.tolist()}; a structure has 1 for the parts in it, else 0")
+        chosen = torch.cat([each.flatten() for each in wanted])[code > 0]
+        if bool((chosen == -math.inf).any()):
+            raise ValueError("the oracle returned a structure with a forbidden part, one of score -inf; None says none")
+        return code.to(torch.uint8)
+
+    def incidence(self, codes: Tensor, problem: Problem) -> Tensor:
+        return codes[:, : problem.unary[:1].numel()].double()
+
+    def score(self, codes: Tensor, example: Tensor, problem: Problem, unary: Tensor) -> Tensor:
+        flat = unary.flatten(1) if problem.extra is None else torch.cat([unary.flatten(1), problem.extra.flatten(1)], 1)
+        return torch.where(codes > 0, flat[example], 0.0).sum(-1)
+
+    def decode(self, codes: Tensor, problem: Problem) -> Tensor:
+        parts = codes[:, : math.prod(problem.unary.shape[1:])]
+        return parts.reshape(len(codes), *problem.unary.shape[1:]).to(problem.dtype)
+
+    def encode(self, structures: Tensor) -> Tensor:
+        return structures.flatten(1).to(torch.uint8)
+
+    def __repr__(self) -> str:
+        return f"Custom({getattr(self.oracle, '__name__', self.oracle)})"

@@ -1,0 +1,289 @@
+"""SparseMAP against all structures listed, a quadratic program on them, and derivatives by differences."""
+
+import math
+
+import pytest
+import torch
+from torch.autograd import gradcheck, gradgradcheck
+
+import parsimax
+from cases import normal
+from parsimax import sparsemap
+from parsimax import structured as st
+from structures import TWINS
+
+EVERY = [(name, rule) for name, twin in TWINS.items() for rule in twin.structure.rules]
+both_ways = pytest.mark.parametrize("kernels", ["cpu", "torch"], indirect=True)
+GAP = 1e-10
+
+
+def every(names=EVERY):
+    return pytest.mark.parametrize(("name", "rule"), names, ids=[f"{n}-{r}" for n, r in names])
+
+
+def first_of(scores, items):
+    return tuple(s[:items] for s in scores) if isinstance(scores, tuple) else scores[:items]
+
+
+@both_ways
+@every()
+@pytest.mark.parametrize("scale", [0.3, 1, 3])
+def test_no_structure_of_all_gains(name, rule, scale, kernels):
+    twin = TWINS[name]
+    scores = twin.scores(20 if kernels == "cpu" else 3, scale)
+    found = sparsemap(scores, twin.structure, rule=rule)
+    p = found.probabilities
+    assert (p > 0).all() and (found.counts > 0).all() and found.structures.shape[0] == found.counts.sum()
+    torch.testing.assert_close(found.expectation(torch.ones_like(p)), torch.ones_like(found.gap), rtol=0, atol=1e-12)
+    assert twin.gap(scores, found).max() <= GAP
+    assert found.gap.max() <= GAP
+    marginals = torch.einsum("bs,s...->b...", twin.dense(found), twin.parts)
+    torch.testing.assert_close(found.marginals, marginals, rtol=0, atol=1e-12)
+
+
+def quadratic_program(twin, scores, steps=2000):
+    """Accelerated projected gradient over the whole list of structures, by the projection onto the simplex."""
+    unary, more = scores if isinstance(scores, tuple) else (scores, None)
+    parts = twin.parts.flatten(1)
+    theta = twin.values((twin.penalised(unary), more) if more is not None else twin.penalised(unary))
+    gram = parts @ parts.T
+    rate = 1 / torch.linalg.matrix_norm(gram, 2)
+    p = y = torch.full_like(theta, 1 / len(parts))
+    t = 1.0
+    for _ in range(steps):
+        following = parsimax.sparsemax(y + rate * (theta - y @ gram))
+        t, before = (1 + math.sqrt(1 + 4 * t * t)) / 2, t
+        restart = ((y - following) * (following - p)).sum(1, keepdim=True) > 0
+        y = following + torch.where(restart, 0, (before - 1) / t) * (following - p)
+        p = following
+    return (p @ parts).view(-1, *twin.parts.shape[1:])
+
+
+@pytest.mark.parametrize("name", TWINS)
+def test_marginals_are_those_of_a_quadratic_program(name):
+    twin = TWINS[name]
+    scores = twin.scores(3, 1.0)
+    found = sparsemap(scores, twin.structure)
+    torch.testing.assert_close(found.marginals, quadratic_program(twin, scores), rtol=0, atol=1e-6)
+
+
+@every()
+def test_kernel_and_reference_are_the_same(name, rule):
+    twin = TWINS[name]
+    scores = twin.scores(4, 1.0)
+    mine = sparsemap(scores, twin.structure, rule=rule)
+    with parsimax.use_kernels("torch"):
+        plain = sparsemap(scores, twin.structure, rule=rule)
+    assert torch.equal(mine.structures, plain.structures) and torch.equal(mine.counts, plain.counts)
+    torch.testing.assert_close(mine.probabilities, plain.probabilities, rtol=0, atol=1e-12)
+
+
+@both_ways
+@every()
+def test_derivatives(name, rule, kernels):
+    twin = TWINS[name]
+    scores = twin.scores(2 if kernels == "cpu" else 1, 0.7)
+    many = isinstance(scores, tuple)
+    inputs = tuple(s.requires_grad_() for s in (scores if many else (scores,)))
+    mix = normal(len(twin.codes), seed=5)
+
+    def both(*given):
+        found = sparsemap(given if many else given[0], twin.structure, rule=rule)
+        # A smooth function of what is returned, so that the second derivative is not zero.
+        loss = found.expectation(mix[twin.index(found.structures)] * found.probabilities)
+        return found.probabilities, found.marginals, loss, found.entropy()
+
+    assert gradcheck(both, inputs)
+    assert gradgradcheck(lambda *g: both(*g)[2:], inputs)
+
+
+@both_ways
+@every()
+def test_the_same_structures_after_a_tiny_change(name, rule, kernels):
+    twin = TWINS[name]
+    scores = twin.scores(16 if kernels == "cpu" else 3, 0.5)
+    found = sparsemap(scores, twin.structure, rule=rule)
+    for seed in range(3):
+
+        def moved(s, seed=seed):
+            return s + 1e-9 * normal(*s.shape, seed=seed + 9).sign()
+
+        again = sparsemap(
+            tuple(map(moved, scores)) if isinstance(scores, tuple) else moved(scores), twin.structure, rule=rule
+        )
+        assert torch.equal(found.structures, again.structures)
+
+
+@both_ways
+@pytest.mark.parametrize("name", [n for n in TWINS if "active-set" in TWINS[n].structure.rules])
+def test_a_warm_start_gives_the_same_in_fewer_steps(name, kernels):
+    twin = TWINS[name]
+    scores = twin.scores(4, 1.0)
+    cold = sparsemap(scores, twin.structure, rule="active-set")
+    warm = sparsemap(scores, twin.structure, rule="active-set", start=cold)
+    torch.testing.assert_close(warm.marginals, cold.marginals, rtol=0, atol=1e-9)
+    assert warm.gap.max() <= GAP
+    assert (warm.iterations <= 1).all() and cold.iterations.max() > 1
+    other = twin.scores(5, 0.4)
+    other = tuple(o[1:] for o in other) if isinstance(other, tuple) else other[1:]
+    far = sparsemap(other, twin.structure, rule="active-set", start=cold)
+    assert far.gap.max() <= GAP and twin.gap(other, far).max() <= GAP
+
+
+@both_ways
+def test_caps_are_kept_and_the_gap_tells(kernels):
+    scores = (0.1 * normal(2, 8, 5), 0.1 * normal(5, 5, seed=1))
+    full = sparsemap(scores, st.Chain())
+    few = sparsemap(scores, st.Chain(), max_iter=3)
+    small = sparsemap(scores, st.Chain(), max_support=4)
+    assert full.gap.max() <= GAP and (few.iterations <= 3).all() and (small.counts <= 4).all()
+    assert (few.gap > 1e-3).all() and (small.gap > 1e-3).all()
+    one = few.expectation(torch.ones_like(few.probabilities))
+    torch.testing.assert_close(one, torch.ones_like(one))
+
+
+def spoiled(scores, value, at=0):
+    """A score of item ``at`` replaced; in a tuple, the first part's."""
+    unary = (scores[0] if isinstance(scores, tuple) else scores).clone()
+    unary[at].view(-1)[1] = value  # of a tree, word 0 under word 0: so take the next
+    unary[at].view(-1)[2] = value
+    return (unary, scores[1]) if isinstance(scores, tuple) else unary
+
+
+@both_ways
+@every()
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_nan_spoils_its_own_item_only(name, rule, value, kernels):
+    twin = TWINS[name]
+    scores = twin.scores(3, 1.0)
+    clean = sparsemap(first_of(scores, 3), twin.structure, rule=rule)
+    bad = spoiled(scores, value, at=1)
+    leaf = (bad[0] if isinstance(bad, tuple) else bad).requires_grad_()
+    found = sparsemap(bad, twin.structure, rule=rule)
+    item = found.example == 1
+    assert found.counts[1] >= 1
+    assert found.probabilities[item].isnan().all() and found.marginals[1].isnan().all() and found.gap[1].isnan()
+    rest = clean.example != 1
+    assert torch.equal(found.probabilities[~item], clean.probabilities[rest])
+    assert torch.equal(found.marginals[[0, 2]], clean.marginals[[0, 2]])
+    found.expectation(found.probabilities).sum().backward()
+    assert leaf.grad[1].isnan().any() and leaf.grad[[0, 2]].isfinite().all()
+
+
+@both_ways
+@every()
+def test_forbidden_parts_are_zero_with_zero_gradient(name, rule, kernels):
+    twin = TWINS[name]
+    scores = spoiled(twin.scores(3, 1.0), -math.inf, at=1)
+    leaf = (scores[0] if isinstance(scores, tuple) else scores).requires_grad_()
+    found = sparsemap(scores, twin.structure, rule=rule)
+    assert (found.marginals.view(3, -1)[1, 1:3] == 0).all() and found.marginals.isfinite().all()
+    with torch.no_grad():
+        assert twin.gap(scores, found).max() <= GAP
+    found.expectation(found.probabilities).sum().backward()
+    assert leaf.grad.isfinite().all() and (leaf.grad.view(3, -1)[1, 1:3] == 0).all()
+
+
+@both_ways
+@every()
+def test_where_nothing_is_allowed_there_is_nothing(name, rule, kernels):
+    twin = TWINS[name]
+    if name in ("bits", "budget", "custom"):
+        pytest.skip("no bit on is always allowed")
+    scores = twin.scores(3, 1.0)
+    unary = (scores[0] if isinstance(scores, tuple) else scores).clone()
+    unary[1] = -math.inf
+    unary.requires_grad_()
+    found = sparsemap((unary, scores[1]) if isinstance(scores, tuple) else unary, twin.structure, rule=rule)
+    assert found.counts.tolist()[1] == 0 and (found.marginals[1] == 0).all() and found.gap[1] == 0
+    assert (found.counts[[0, 2]] > 0).all()
+    found.expectation(found.probabilities).sum().backward()
+    assert unary.grad.isfinite().all() and (unary.grad[1] == 0).all()
+
+
+@both_ways
+@every()
+def test_ties(name, rule, kernels):
+    twin = TWINS[name]
+    for level in (0.0, 0.5):
+        scores = twin.scores(2, 1.0)
+        scores = (
+            tuple(torch.full_like(s, level) for s in scores)
+            if isinstance(scores, tuple)
+            else torch.full_like(scores, level)
+        )
+        found = sparsemap(scores, twin.structure, rule=rule)
+        assert twin.gap(scores, found).max() <= GAP and found.gap.max() <= GAP
+
+
+@pytest.mark.parametrize("name", ["each", "chain", "permutation", "single root"])
+def test_an_offset_changes_nothing(name):
+    twin = TWINS[name]
+    scores = twin.scores(4, 1.0)
+    unary, *rest = scores if isinstance(scores, tuple) else (scores,)
+    near = sparsemap(scores, twin.structure)
+    far = sparsemap((unary + 1e5, *rest) if rest else unary + 1e5, twin.structure)
+    torch.testing.assert_close(far.marginals, near.marginals, rtol=0, atol=1e-9)
+    assert torch.equal(far.structures, near.structures)
+
+
+def test_sizes_and_types():
+    scores = normal(2, 3, 4, 5).float()
+    found = sparsemap(scores.bfloat16(), st.Assignment())
+    assert found.probabilities.dtype == torch.bfloat16 == found.marginals.dtype
+    assert found.marginals.shape == scores.shape and found.counts.shape == (2, 3) == found.gap.shape
+    one = sparsemap(scores[0, 0], st.Assignment())
+    assert one.counts.shape == () and one.marginals.shape == (4, 5)
+    none = sparsemap(scores[:0], st.Assignment())
+    assert none.structures.shape == (0, 4) and none.counts.shape == (0, 3)
+    bits = sparsemap(normal(0, 4), st.Bits(), rule="active-set")
+    assert bits.structures.shape == (0, 4)
+    last = sparsemap((normal(2, 1, 3), normal(0, 3, 3)), st.Chain())
+    torch.testing.assert_close(last.marginals[:, 0], parsimax.sparsemax(normal(2, 1, 3)[:, 0]))
+    wide = normal(2, 130)
+    mine, closed = (sparsemap(wide, st.Bits(), rule=rule).marginals for rule in ("active-set", "staircase"))
+    torch.testing.assert_close(mine, closed, rtol=0, atol=1e-10)
+
+
+def test_transitions_of_every_shape_are_the_same():
+    unary, moves = normal(2, 4, 3), normal(3, 3, seed=1)
+    shapes = [moves, moves.expand(3, 3, 3), moves.expand(2, 3, 3, 3)]
+    found = [sparsemap((unary, m), st.Chain()).marginals for m in shapes]
+    assert torch.equal(found[0], found[1]) and torch.equal(found[0], found[2])
+
+
+def test_one_of_is_sparsemax():
+    scores = normal(3, 6).requires_grad_()
+    found = sparsemap(scores, st.OneOf())
+    assert torch.equal(found.marginals, parsimax.sparsemax(scores))
+
+
+@pytest.mark.parametrize(("structure", "most"), [(st.Bits(), 1), (st.Bits(2, 2), 0), (st.Bits(at_most=2), 1)])
+def test_closed_forms_have_few_structures(structure, most):
+    scores = normal(40, 9)
+    found = sparsemap(scores, structure)
+    fractional = ((found.marginals > 1e-12) & (found.marginals < 1 - 1e-12)).sum(-1)
+    assert (found.counts <= (fractional + most).clamp(min=1)).all()
+    torch.manual_seed(0)
+    mixed = sparsemap(scores, structure, rule="systematic", shuffle=True)
+    torch.testing.assert_close(mixed.marginals, found.marginals, rtol=0, atol=1e-9)
+    count = mixed.structures.sum(-1)
+    assert (count <= (structure.at_most or 9)).all() and (count >= structure.at_least).all()
+
+
+@pytest.mark.parametrize("rule", ["staircase", "systematic"])
+def test_gradients_of_closed_forms_integrate_to_the_change(rule):
+    """Along a line the expected loss changes by the integral of its gradient: the distribution never jumps."""
+    begin, end, table = normal(6, seed=1), normal(6, seed=2), normal(64, seed=3)
+
+    def expected(scores):
+        found = sparsemap(scores, st.Bits(), rule=rule)
+        number = (found.structures * 2 ** torch.arange(6)).sum(-1).long()
+        return found.expectation(table[number])
+
+    steps = torch.linspace(0, 1, 4001, dtype=torch.float64)
+    line = (begin + steps[:, None] * (end - begin)).requires_grad_()
+    values = expected(line)
+    slope = torch.autograd.grad(values.sum(), line)[0] @ (end - begin)
+    integral = torch.trapezoid(slope.detach(), steps)
+    assert abs(integral - (values[-1] - values[0]).detach()) < 2e-3

@@ -1,0 +1,105 @@
+"""Bad input raises at once and says what it got."""
+
+import pytest
+import torch
+
+import parsimax
+from cases import normal
+from parsimax import sparsemap
+from parsimax import structured as st
+
+X = normal(3, 4)
+CASES = {
+    "matrix": (lambda: sparsemap(X[0], st.Assignment()), r"\(…, rows, columns\), got \(4,\)"),
+    "rows": (lambda: sparsemap(X.T, st.Assignment()), r"no more rows than columns, got \(4, 3\)"),
+    "tree": (lambda: sparsemap(X.T, st.Tree()), r"\(…, words, words \+ 1\), the root first, got \(4, 3\)"),
+    "chain tensor": (lambda: sparsemap(X, st.Chain()), r"a tuple of .* got \(3, 4\)"),
+    "chain": (lambda: sparsemap((X, X), st.Chain()), r"the transitions are \(4, 4\), \(2, 4, 4\) or .* got \(3, 4\)"),
+    "tuple": (lambda: sparsemap((X, X), st.Bits()), "as one tensor, got a tuple of 2"),
+    "integers": (lambda: sparsemap(X.long(), st.Bits()), "floating point, got torch.int64"),
+    "too many bits": (lambda: sparsemap(X, st.Bits(5)), r"Bits\(at_least=5\) asks for more bits than .*\(3, 4\)"),
+    "budget": (lambda: st.Bits(at_most=-1), "at_most is a whole number of bits, 0 or more, got -1"),
+    "fraction": (lambda: st.Bits(at_most=1.5), "got 1.5"),
+    "empty range": (lambda: st.Bits(3, 2), "at_most=2 is below at_least=3"),
+    "k": (lambda: st.topk(X, st.Bits(), 0), "k is a whole number, 1 or more, got 0"),
+    "fractional k": (lambda: st.topk(X, st.Bits(), 2.5), "got 2.5"),
+    "rule": (lambda: sparsemap(X, st.Bits(at_most=2), rule="staircase"), "are systematic, active-set, got 'staircase'"),
+    "shuffle": (lambda: sparsemap(X, st.Bits(), shuffle=True), "shuffle is for the rule systematic, not for staircase"),
+    "class": (lambda: sparsemap(X, st.Bits), r"got Bits; write Bits\(\)"),
+    "no structure": (lambda: sparsemap(X, "bits"), "one of parsimax.structured, got 'bits'"),
+    "iterations": (lambda: sparsemap(X, st.Bits(), max_iter=0), "max_iter is a whole number, 1 or more, got 0"),
+    "start": (
+        lambda: sparsemap(X, st.Bits(), rule="active-set", start=sparsemap(X[:2], st.Bits())),
+        r"start is of scores \(2, 4\), and does not fit those given, \(3, 4\)",
+    ),
+    "no kbest": (lambda: st.topk(X, st.Custom(lambda s: (s > 0).double()), 2), "has no kbest"),
+    "no function": (lambda: st.Custom(3), "must be functions"),
+    "expectation": (lambda: sparsemap(X, st.Bits()).expectation(torch.ones(2)), r"got \(2,\)"),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_it_says_what_it_got(name):
+    call, words = CASES[name]
+    with pytest.raises((ValueError, TypeError), match=words):
+        call()
+
+
+def broken(scores):
+    if scores[0] > X[1, 0] - 1e-6 and scores[0] < X[1, 0] + 1e-6:
+        raise KeyError("mine")
+    return (scores > 0).double()
+
+
+def worse_and_worse():
+    """The best structure once, and the worst from then on."""
+    calls = []
+
+    def oracle(scores):
+        calls.append(scores)
+        return (scores > 0 if len(calls) == 1 else scores < 0).double()
+
+    return oracle
+
+
+ORACLES = {
+    "raises": (broken, RuntimeError, "raised for item 1: KeyError"),
+    "shape": (lambda s: torch.ones(2), ValueError, r"item 0: .* shape \[\(2,\)\], the scores have \[\(4,\)\]"),
+    "non-vertex": (lambda s: torch.full((4,), 0.5), ValueError, r"item 0: the oracle returned \[0.5, 0.5"),
+    "not the best": (worse_and_worse(), ValueError, r"item 0: .*less than one that it returned before"),
+}
+
+
+@pytest.mark.parametrize("name", ORACLES)
+def test_an_oracle_that_is_wrong_names_the_item(name):
+    oracle, kind, words = ORACLES[name]
+    with pytest.raises(kind, match=words):
+        sparsemap(X, st.Custom(oracle))
+
+
+def test_an_oracle_may_not_choose_what_is_forbidden():
+    scores = X.clone()
+    scores[2, 1] = -torch.inf
+    with pytest.raises(ValueError, match=r"item 2: .*forbidden part"):
+        sparsemap(scores, st.Custom(lambda s: torch.ones(4)))
+
+
+def test_a_custom_structure_with_extra_parts_is_a_chain():
+    unary, moves = normal(2, 3, 2), normal(2, 2, 2, 2, seed=1)
+    chain = st.Chain()
+
+    def oracle(scores):
+        code = chain.best(*scores).long()
+        parts = torch.nn.functional.one_hot(code, 2)
+        pairs = parts[:-1, :, None] * parts[1:, None, :]
+        return parts, pairs
+
+    mine = sparsemap((unary, moves), st.Custom(oracle, dims=2))
+    theirs = sparsemap((unary, moves), chain)
+    torch.testing.assert_close(mine.marginals, theirs.marginals, rtol=0, atol=1e-9)
+    assert torch.equal(mine.counts, theirs.counts)
+
+
+def test_kernels_that_were_asked_for():
+    with parsimax.use_kernels("cpu"), pytest.raises(RuntimeError, match="oracle in Python has no kernel"):
+        sparsemap(X, st.Custom(lambda s: (s > 0).double()))

@@ -1,0 +1,107 @@
+"""The k best structures and top-k sparsemax against all structures listed."""
+
+import math
+
+import pytest
+import torch
+from torch.autograd import gradcheck, gradgradcheck
+
+import parsimax
+from cases import normal
+from parsimax import structured as st
+from structures import TWINS
+
+both_ways = pytest.mark.parametrize("kernels", ["cpu", "torch"], indirect=True)
+
+
+def rounded(scores, step):
+    return (
+        tuple((s / step).round() * step for s in scores)
+        if isinstance(scores, tuple)
+        else (scores / step).round() * step
+    )
+
+
+@both_ways
+@pytest.mark.parametrize("name", TWINS)
+@pytest.mark.parametrize("step", [1e-12, 0.5], ids=["distinct", "ties"])
+def test_the_k_best_are_those_of_the_list(name, step, kernels):
+    """A flat row keeps all k: of scores times a tiny number sparsemax is nearly uniform."""
+    twin = TWINS[name]
+    scores = rounded(twin.scores(4, 1.0), step)
+    values = twin.values(scores)
+    tiny = tuple(1e-3 * s for s in scores) if isinstance(scores, tuple) else 1e-3 * scores
+    for k in (1, 2, 7, len(twin.codes), len(twin.codes) + 5):
+        found = st.topk(tiny, twin.structure, k)
+        best = values.sort(descending=True).values[:, :k]
+        assert (found.counts == best.shape[1]).all()
+        index = twin.index(found.structures).view(4, -1)
+        assert all(len(set(row)) == len(row) for row in index.tolist())
+        torch.testing.assert_close(values.gather(1, index), best, rtol=0, atol=1e-9)
+
+
+@both_ways
+@pytest.mark.parametrize("name", TWINS)
+def test_the_certificate_is_right_in_both_directions(name, kernels):
+    twin = TWINS[name]
+    seen = set()
+    for scale in (0.1, 0.5, 2.0):
+        scores = twin.scores(6, scale)
+        whole = parsimax.sparsemax(twin.values(scores))
+        for k in (1, 2, 3, 5):
+            found = st.topk(scores, twin.structure, k)
+            same = (twin.dense(found) - whole).abs().amax(1) < 1e-12
+            assert torch.equal(found.gap == 0, same)
+            seen |= set(same.tolist())
+            # The gap of sparsemax over the whole list: of the best structure over the answer.
+            rest = twin.values(scores) - twin.dense(found)
+            own = (twin.dense(found) * rest).sum(1)
+            torch.testing.assert_close(found.gap, (rest.amax(1) - own).clamp(min=0), rtol=0, atol=1e-12)
+    assert seen == {True, False}
+
+
+def test_a_full_set_can_be_certain():
+    """Two structures share it all and k is 2: the number of structures alone cannot tell."""
+    found = st.topk(torch.tensor([0.1, 5.0]), st.Bits(), 2)
+    assert found.counts == 2 and found.gap == 0
+
+
+@pytest.mark.parametrize("name", TWINS)
+def test_derivatives(name):
+    twin = TWINS[name]
+    scores = twin.scores(2, 0.5)
+    many = isinstance(scores, tuple)
+    inputs = tuple(s.requires_grad_() for s in (scores if many else (scores,)))
+
+    def both(*given):
+        found = st.topk(given if many else given[0], twin.structure, 3)
+        return found.probabilities, found.marginals, found.expectation(found.probabilities)
+
+    assert gradcheck(both, inputs)
+    assert gradgradcheck(lambda *g: both(*g)[2], inputs)
+
+
+@both_ways
+@pytest.mark.parametrize("name", TWINS)
+def test_degenerate_items(name, kernels):
+    twin = TWINS[name]
+    scores = twin.scores(3, 1.0)
+    unary, *rest = scores if isinstance(scores, tuple) else (scores,)
+    bad, forbidden = unary.clone(), unary.clone()
+    bad[1].view(-1)[2] = math.nan
+    forbidden[1].view(-1)[2] = -math.inf
+    found = st.topk((bad, *rest) if rest else bad, twin.structure, 3)
+    assert found.probabilities[found.example == 1].isnan().all() and found.gap[1].isnan() and found.counts[1] >= 1
+    assert found.marginals[[0, 2]].isfinite().all()
+    found = st.topk((forbidden, *rest) if rest else forbidden, twin.structure, 50)
+    assert found.marginals[1].view(-1)[2] == 0
+    whole = parsimax.sparsemax(twin.values((forbidden, *rest) if rest else forbidden))
+    torch.testing.assert_close(twin.dense(found), whole, rtol=0, atol=1e-12)
+
+
+def test_one_of():
+    scores = normal(4, 9)
+    found = st.topk(scores, st.OneOf(), 3)
+    expected, certain = parsimax.topk_sparsemax(scores, 3, return_certificate=True)
+    torch.testing.assert_close(found.marginals, expected)
+    assert torch.equal(found.gap == 0, certain)
