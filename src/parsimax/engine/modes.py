@@ -44,7 +44,7 @@ _NO_TORCH_FUNCTION: Any = torch._C._disabled_torch_function_impl
 FAST_PATHS: tuple[Any, Any] = (torch._native_multi_head_attention, torch._transformer_encoder_layer_fwd)
 
 PLAIN = (Tensor, torch.nn.Parameter)
-_BUILT, _DTYPES = backends.CPU.problem is None, backends.CPU.dtypes  # for quick()
+_BUILT, _DTYPES, _CHOICES = backends.CPU.problem is None, backends.CPU.dtypes, ("auto", "cpu")  # for quick()
 TRACEABLE = (*PLAIN, FakeTensor)
 
 
@@ -122,7 +122,7 @@ def quick(x: Tensor, dim: int) -> bool:
         type(x) is Tensor
         and _BUILT
         and not torch.compiler.is_compiling()
-        and dispatch.wanted_in_eager_code() != "torch"
+        and dispatch.wanted_in_eager_code() in _CHOICES
         and x.is_cpu
         and x.dtype in _DTYPES
         and x.dim() > 0
