@@ -11,7 +11,7 @@ copy_sources = rm -rf build/$(1) && mkdir -p build/$(1) && cp -r src tools tests
 # The lowest torch that parsimax runs on, without kernels: that of pyproject.toml.
 FLOOR := $(shell sed -n 's/^dependencies = \["torch>=\(.*\)"\]/\1/p' pyproject.toml)
 
-.PHONY: help setup demo test test-quick test-install test-floor wheel test-kernels test-avx512 test-mutations sanitize bench bench-reference lint format clean
+.PHONY: help setup demo test test-quick test-install test-floor wheel test-kernels test-avx512 test-mutations sanitize test-triton test-triton-compile bench bench-reference lint format clean
 
 help:
 	@echo 'make setup    make $(VENV) with torch, parsimax and the tools of a developer (once)'
@@ -23,6 +23,8 @@ help:
 	@echo 'make wheel    build the wheel of this machine into dist/, and test it'
 	@echo 'make test-kernels    ten thousand random cases and the whole sweep of the C++ kernels, the sanitizers, and test-mutations'
 	@echo 'make test-mutations  each exit of each kernel made to accept too soon: some test must fail'
+	@echo 'make test-triton    a longer sweep of the Triton kernels in the interpreter, without a GPU'
+	@echo 'make test-triton-compile    every option of every Triton kernel compiled for sm_80, sm_90, sm_100 and gfx942'
 	@echo 'make bench    the speed table, docs/speed.md and benchmarks/speed.csv; needs an idle machine'
 	@echo 'make bench-reference    the plain torch path against the entmax package'
 	@echo 'make lint     ruff and mypy only'
@@ -87,6 +89,13 @@ test-mutations: setup
 	$(call copy_sources,mutants)
 	cd build/mutants && PARSIMAX_MUTATIONS=1 ../../$(BIN)/python setup.py -q build_ext --inplace
 	PYTHONPATH=build/mutants/src $(BIN)/python tests/mutations.py
+
+# In Triton's interpreter, every length and α.
+test-triton: setup
+	PARSIMAX_KERNEL_CASES=10000 $(BIN)/python -m pytest $(PYTEST_FLAGS) tests/kernels/test_triton.py
+
+test-triton-compile: setup
+	PARSIMAX_COMPILE=all $(BIN)/python -m pytest $(PYTEST_FLAGS) tests/kernels/test_triton_compile.py
 
 # A second build of the kernels, with the address and undefined-behaviour sanitizers, in a folder of its own. -O0, as
 # GCC 12 at -O1 drops a store in instrumented code.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from .kernels import library
-from .kernels.backends import BACKENDS, EAGER, GRAPH, TRANSFORM, Backend, Request
+from .kernels.backends import BACKENDS, EAGER, GRAPH, TRANSFORM, Backend, Request, near
 from .kernels.dispatch import request_of, wanted
 
 MODES = {
@@ -46,7 +46,7 @@ def explain(name: str, *args: Any, **options: Any) -> str:
     own = name if request.name == name else f"{name}, by {request.name}"
     chosen = choice(request, asked)
     lines = [f"{own}: {chosen}{f' ({library.level()})' if chosen == 'cpu' else ''}"]
-    lines += [f"  {b.name}: not used: {r}" for b in BACKENDS.values() for r in reasons(b, request, asked)]
+    lines += [f"  {b.name}: not used: {r}" for b in near(request, asked) for r in reasons(b, request, asked)]
     if chosen in BACKENDS and request.mode == EAGER:
         lines += [f"  {words}: {_in_mode(request._replace(mode=mode), asked)}" for mode, words in MODES.items()]
     return "\n".join(lines)
@@ -60,7 +60,7 @@ def reasons(backend: Backend, request: Request, asked: str) -> list[str]:
 
 def choice(request: Request, asked: str) -> str:
     """The back end that runs it: ``torch``, the name of another, or ``an error`` if the one asked for cannot."""
-    able = [b.name for b in BACKENDS.values() if not reasons(b, request, asked)]
+    able = [b.name for b in near(request, asked) if not reasons(b, request, asked)]
     return able[0] if able else "torch" if asked in ("auto", "torch") else "an error"
 
 
@@ -68,5 +68,5 @@ def _in_mode(request: Request, asked: str) -> str:
     chosen = choice(request, asked)
     if chosen in BACKENDS:
         return f"{chosen}, as an operator of the graph"
-    why = "; ".join(r for b in BACKENDS.values() for r in b.reasons_against(request))
+    why = "; ".join(r for b in near(request, asked) for r in b.reasons_against(request))
     return chosen if request.mode == TRANSFORM else f"{chosen}: {why}"

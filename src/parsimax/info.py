@@ -10,8 +10,8 @@ import torch
 
 from . import __version__, _public, structured
 from ._explain import choice, reasons
-from .kernels import dispatch, library
-from .kernels.backends import BACKENDS
+from .kernels import dispatch, library, triton
+from .kernels.backends import near
 from .mappings import REGISTRY
 
 
@@ -32,7 +32,7 @@ def _row(name: str, args: tuple[Any, ...]) -> str:
     """The back end that would run, and why not the others."""
     request, asked = dispatch.request_of(getattr(_public, name), *args), dispatch.wanted()
     assert request is not None
-    why = "; ".join(f"{b.name}: {r}" for b in BACKENDS.values() for r in reasons(b, request, asked))
+    why = "; ".join(f"{b.name}: {r}" for b in near(request, asked) for r in reasons(b, request, asked))
     return f"{name:22} {choice(request, asked):8} {why}".rstrip()
 
 
@@ -43,6 +43,7 @@ def text() -> str:
         f"parsimax           {__version__}",
         f"C++ kernels        {'loaded' if library.AVAILABLE else library.PROBLEM}",
         f"instruction set    {library.level()}",
+        f"Triton kernels     {triton.PROBLEM or 'ready for a GPU'}",
         f"threads            {torch.get_num_threads()}",
         f"PARSIMAX_KERNELS   {os.environ.get('PARSIMAX_KERNELS', 'not set, so auto')}",
         "",

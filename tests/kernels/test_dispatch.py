@@ -158,7 +158,7 @@ def test_a_call_without_a_block_chooses_nothing_and_says_so():
         parsimax.use_kernels("torch")
         gc.collect()
     assert runs() == "cpu"
-    with warnings.catch_warnings(), pytest.raises(ValueError, match="one of auto, cpu, torch, got 'gpu'"):
+    with warnings.catch_warnings(), pytest.raises(ValueError, match="one of auto, cpu, triton, torch, got 'gpu'"):
         warnings.simplefilter("error")
         parsimax.use_kernels("gpu")
 
@@ -172,7 +172,7 @@ def test_the_process_has_a_default_for_all_threads():
     finally:
         parsimax.set_kernels("auto")
     assert (runs(), in_thread(runs)) == ("cpu", "cpu")
-    with pytest.raises(ValueError, match="set_kernels: choose one of auto, cpu, torch, got 'fast'"):
+    with pytest.raises(ValueError, match="set_kernels: choose one of auto, cpu, triton, torch, got 'fast'"):
         parsimax.set_kernels("fast")
 
 

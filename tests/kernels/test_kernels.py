@@ -454,7 +454,9 @@ def test_without_the_library(wanted, tmp_path):
             wanted == "auto"
         )
     else:
-        expected = "RuntimeError: PARSIMAX_KERNELS=cpu" if wanted == "cpu" else "one of auto, cpu, torch, got 'fast'"
+        expected = (
+            "RuntimeError: PARSIMAX_KERNELS=cpu" if wanted == "cpu" else "one of auto, cpu, triton, torch, got 'fast'"
+        )
         assert run.returncode and expected in run.stderr
 
 

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from . import library
+from . import library, triton
 
 EAGER, GRAPH, TRANSFORM = "eager", "graph", "transform"  # who looks at a call: engine/modes.py
 
@@ -134,6 +134,16 @@ def _custom(request: Request) -> str | None:
     return "a structure given by an oracle in Python has no kernel" if request.options.get("custom") else None
 
 
+def _double(request: Request) -> str | None:
+    """Of what is mapped; a parameter may be float64."""
+    return "float64 is computed by the formula, in float64" if request.tensors[0].dtype == torch.float64 else None
+
+
+def _long(request: Request) -> str | None:
+    longest = request.tensors[0].shape[-1] > triton.HELD
+    return f"rows longer than {triton.HELD} have no kernel of this mapping" if longest else None
+
+
 @dataclass(frozen=True)
 class Backend:
     """A set of kernels for one kind of device."""
@@ -203,4 +213,31 @@ CPU = Backend(
         "structured_topk": (_custom,),
     },
 )
-BACKENDS = {backend.name: backend for backend in (CPU,)}
+TRITON = Backend(
+    "triton",
+    "Triton kernels",
+    "cuda",
+    (torch.float32, torch.float64, torch.bfloat16, torch.float16),
+    triton.PROBLEM,
+    {
+        "softmax": (_double,),
+        "sparsemax": (_double,),
+        "entmax15": (_double,),
+        "entmax": (_double,),
+        "support": (_double, _sized_by_values),
+        "topk_sparsemax": (_double, _long),
+        "rsoftmax": (_double, _detached, _long),
+        "budget_sparsemax": (_double, _long),
+    },
+)
+BACKENDS = {backend.name: backend for backend in (CPU, TRITON)}
+
+
+_OF_DEVICE = {backend.device: (backend,) for backend in BACKENDS.values()}
+
+
+def near(request: Request, asked: str) -> tuple[Backend, ...]:
+    """The back ends that come into question: that of the tensors' device, or the one that was asked for."""
+    if asked in BACKENDS:
+        return (BACKENDS[asked],)
+    return _OF_DEVICE.get(request.tensors[0].device.type, ())

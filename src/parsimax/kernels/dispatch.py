@@ -1,7 +1,8 @@
 """Which kernel runs, and why not another.
 
-``PARSIMAX_KERNELS`` is ``auto`` (the default: the fastest that can), ``cpu`` (the C++ kernels, or an error) or
-``torch`` (the plain torch reference). :func:`set_default` changes it, and :func:`use` for a while and for its caller.
+``PARSIMAX_KERNELS`` is ``auto`` (the default: the fastest that can), ``cpu`` (the C++ kernels, or an error), ``triton``
+(those of a GPU, or an error) or ``torch`` (the plain torch reference). :func:`set_default` changes it, and :func:`use`
+for a while and for its caller.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import Any, TypeVar, cast
 
 import torch
 
-from .backends import BACKENDS, Request
+from .backends import BACKENDS, Request, near
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 CHOICES = ("auto", *BACKENDS, "torch")
@@ -75,11 +76,11 @@ def wanted_in_eager_code() -> str:
 
 
 class use(ContextDecorator):
-    """Run with ``auto``, ``cpu`` or ``torch`` kernels inside the block, or in the function that this decorates.
+    """Run with ``auto``, ``cpu``, ``triton`` or ``torch`` kernels inside the block, or in the function this decorates.
 
     Args:
-        kernels: ``"auto"`` is the fastest that can run, ``"cpu"`` the C++ kernels or an error, ``"torch"`` the plain
-            torch reference.
+        kernels: ``"auto"`` is the fastest that can run, ``"cpu"`` the C++ kernels or an error, ``"triton"`` those of a
+            GPU or an error, ``"torch"`` the plain torch reference.
 
     It is a context variable: what one thread or asyncio task chooses, no other sees, in whatever order they leave. A
     task has the choice of the code that made it; a thread begins with that of the process, which is
@@ -140,7 +141,7 @@ class use(ContextDecorator):
 
 
 def set_default(kernels: str) -> None:
-    """Run with ``auto``, ``cpu`` or ``torch`` kernels from here on, in all threads, outside :func:`use_kernels`.
+    """Run with these kernels from here on, in all threads, outside :func:`use_kernels`.
 
     Args:
         kernels: as in :func:`use_kernels`. At the start it is what the environment variable ``PARSIMAX_KERNELS`` says,
@@ -168,7 +169,7 @@ def served(request: Request) -> bool:
         if not torch.compiler.is_dynamo_compiling() and _trial.get():
             raise Requested(request)
         return False
-    for backend in BACKENDS.values() if asked == "auto" else (BACKENDS[asked],):
+    for backend in near(request, asked):
         reasons = backend.reasons_against(request)
         if not reasons:
             return True

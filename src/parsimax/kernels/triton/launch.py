@@ -1,0 +1,50 @@
+"""Launch tables: how many rows and columns a program takes, with how many warps.
+
+Apart from the kernels, as the interpreter and the compiler ahead of time need them as numbers. The numbers come from
+``python -m parsimax.kernels.triton.ahead``: the most scores a thread that spill nothing worth mentioning.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from . import interpreter
+
+WARP = 32
+MOST_WARPS = 32
+LIGHT, HEAVY, ORDERED = "light", "heavy", "ordered"
+SCORES = {LIGHT: 16, HEAVY: 8, ORDERED: 16}  # that a thread can hold, by what is done with them
+TILE = {LIGHT: 4096, HEAVY: 2048}  # columns at once of a row that is not held
+
+
+class Rows(NamedTuple):
+    """R rows of up to B scores a program; ``one``: they are held on chip, else R is 1 and the row goes by tiles."""
+
+    R: int
+    B: int
+    one: bool
+    warps: int
+
+
+def power(n: int) -> int:
+    """The least power of 2 that is at least ``n``, and 16."""
+    return max(16, 1 << (n - 1).bit_length())
+
+
+def longest(kind: str) -> int:
+    """The longest row that is held."""
+    return SCORES[kind] * MOST_WARPS * WARP
+
+
+def rows(n: int, kind: str) -> Rows:
+    """For rows of ``n`` scores."""
+    B = power(n)
+    if longest(kind) < B:
+        return Rows(1, TILE[kind], False, 8)
+    if interpreter.ON:
+        return Rows(max(1, min(32, 8192 // B)), B, True, 1)
+    R = max(1, 512 // B)
+    each = min(SCORES[kind], 8)
+    if each * WARP * MOST_WARPS < R * B:
+        each = SCORES[kind]
+    return Rows(R, B, True, max(1, min(MOST_WARPS, R * B // (each * WARP))))

@@ -1,0 +1,124 @@
+"""A GPU that is not there: fake CUDA tensors choose the Triton kernels; graphs hold the operators of the CPU."""
+
+import importlib.util
+import subprocess
+import sys
+
+import pytest
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+import interpreted
+import parsimax
+from parsimax.kernels import backends, dispatch, schemas, triton
+
+pytestmark = [
+    pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed"),
+    pytest.mark.skipif(interpreted.ON, reason="the interpreter has no CUDA"),
+]
+CALLS = {
+    "softmax": (),
+    "sparsemax": (),
+    "entmax15": (),
+    "entmax": (1.3,),
+    "topk_sparsemax": (3,),
+    "rsoftmax": (0.5,),
+    "budget_sparsemax": (2.0,),
+}
+
+
+@pytest.fixture(autouse=True)
+def kernels():
+    with dispatch.use("auto"):
+        yield
+
+
+def reasons(name, shape=(4, 9), dtype=torch.float32, mode=backends.EAGER, device="cuda", **options):
+    with FakeTensorMode():
+        x = torch.empty(shape, dtype=dtype, device=device)
+        return backends.TRITON.reasons_against(backends.Request(name, mode, (x,), options))
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_what_runs_on_a_gpu(name):
+    for dtype in (torch.float32, torch.bfloat16, torch.float16):
+        for mode in (backends.EAGER, backends.GRAPH):
+            assert reasons(name, dtype=dtype, mode=mode) == []
+    assert reasons(name, dtype=torch.float64) == ["float64 is computed by the formula, in float64"]
+    assert "torch.func" in reasons(name, mode=backends.TRANSFORM)[0]
+    assert reasons(name, device="cpu") == ["a tensor is on cpu, the Triton kernels run on cuda"]
+
+
+def test_what_does_not():
+    assert reasons("normmax") == ["there is no Triton kernel for normmax"]
+    assert reasons("rsoftmax", detach_threshold=True) == ["detach_threshold=True has no kernel"]
+    for name in ("topk_sparsemax", "rsoftmax", "budget_sparsemax"):
+        assert reasons(name, (2, 16384)) == []
+        assert reasons(name, (2, 16385)) == ["rows longer than 16384 have no kernel of this mapping"]
+    assert reasons("entmax", (2, 10**6)) == []
+
+
+def test_the_longest_row_is_that_of_the_launch_table():
+    from parsimax.kernels.triton import launch
+
+    assert launch.longest(launch.ORDERED) == triton.HELD
+
+
+def test_only_the_back_end_of_the_device_is_asked():
+    x = torch.randn(2, 3)
+    assert "triton" not in parsimax.explain("normmax", x, 2.0)
+    with (
+        pytest.raises(RuntimeError, match="a tensor is on cpu, the Triton kernels run on cuda"),
+        dispatch.use("triton"),
+    ):
+        parsimax.entmax15(x)
+
+
+def operators(graph):
+    return [str(node.target) for node in graph.nodes if "parsimax" in str(node.target)]
+
+
+class Model(torch.nn.Module):
+    def __init__(self, name):
+        super().__init__()
+        self.call, self.more = getattr(parsimax, name), CALLS[name]
+
+    def forward(self, x):
+        return self.call(x * 2, *self.more)
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_exported_graphs_hold_the_same_operators(name):
+    """A graph that is made here runs there: on a fake GPU the export holds what it holds on the CPU."""
+    here = torch.export.export(Model(name), (torch.randn(4, 9),))
+    with FakeTensorMode():
+        x = torch.empty(4, 9, device="cuda")
+    there = torch.export.export(Model(name), (x,))
+    assert operators(there.graph) == operators(here.graph) != []
+    out = next(iter(there.graph.output_node().args[0]))
+    assert out.meta["val"].device.type == "cuda" and out.meta["val"].shape == (4, 9)
+
+
+def test_every_operator_has_a_kernel_for_cuda():
+    for name in triton.IMPLEMENTED:
+        assert name in schemas.OPERATORS
+        assert torch._C._dispatch_has_kernel_for_dispatch_key(f"parsimax::{name}", "CUDA")
+
+
+def test_importing_the_package_imports_no_triton():
+    """Nor does importing the folder; calling an operator on a GPU would."""
+    code = "import sys, torch; before = 'triton' in sys.modules; import parsimax, parsimax.kernels.triton; "
+    code += "print(before, 'triton' in sys.modules)"
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ran.stdout.split() == ["False", "False"]
+
+
+def test_without_triton_the_formula_runs_and_the_reason_is_told():
+    code = "import sys, importlib.util as u; find = u.find_spec; "
+    code += "u.find_spec = lambda name, *a: None if name == 'triton' else find(name, *a)\n"
+    code += (
+        "import parsimax\nfrom parsimax.kernels import triton\nprint(triton.PROBLEM)\nparsimax.use_kernels('triton')"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert "Triton is not installed; pip install 'parsimax[triton]'" in ran.stdout
+    assert "the Triton kernels cannot be used: Triton is not installed" in ran.stderr
