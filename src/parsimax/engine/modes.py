@@ -32,6 +32,7 @@ _dispatch_modes: Callable[[], int] = torch._C._len_torch_dispatch_stack
 _is_batched: Callable[[Tensor], bool] = torch._C._functorch.is_legacy_batchedtensor
 # torch.jit.trace records this call. torch.jit.is_tracing, which torch.compile knows, asks the same at twice the price.
 _is_tracing: Callable[[], bool] = torch._C._is_tracing
+_is_tracing_in_graphs: Callable[[], bool] = torch.jit.is_tracing  # type: ignore[attr-defined]
 # torch.is_autocast_enabled("cpu") is exact, but at three times the price, in every call.
 _autocasts: Callable[[], bool] = torch._C._is_any_autocast_enabled
 # Below the autograd key: how an operator's autograd rule calls the operator itself.
@@ -62,7 +63,7 @@ def transformed() -> bool:
 
 def leaves_the_library() -> bool:
     """The graph that is being recorded must run where parsimax is not: torch.jit.trace and torch.onnx.export."""
-    return torch.jit.is_tracing() or torch.onnx.is_in_onnx_export()  # type: ignore[attr-defined]
+    return _is_tracing_in_graphs() or torch.onnx.is_in_onnx_export()
 
 
 def is_plain(*tensors: Tensor) -> bool:
