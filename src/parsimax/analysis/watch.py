@@ -48,7 +48,7 @@ class Observation(Protocol):
 
 
 @dataclass
-class Call:
+class Shown:
     """What one outermost call of a part of the model showed: by layer, the weights of each example."""
 
     weights: dict[str, list[list[SparseWeights]]] = field(default_factory=dict)
@@ -85,8 +85,8 @@ class Watch:
         self.examples: list[Example] = []
         self.seen: dict[str, Layer] = {}
         self.inside: list[nn.Module] = []
-        self.call = Call()
-        self.group: Call | None = None  # the batch that may still get more rows or more layers
+        self.call = Shown()
+        self.group: Shown | None = None  # the batch that may still get more rows or more layers
         self.generated = False
         self.ran = self.observed = False  # a part of the model that holds attention; the attention itself
         self.handles: list[Any] = []
@@ -119,7 +119,7 @@ class Watch:
         kwargs: Mapping[str, Any],
     ) -> None:
         if not self.inside:
-            self.call = Call()
+            self.call = Shown()
         self.inside.append(module)
         given = {**dict(zip(parameters, args, strict=False)), **kwargs}
         for argument, (side, keeps) in masks.items():
@@ -136,7 +136,7 @@ class Watch:
         while self.inside.pop() is not module:
             pass
         if not self.inside:
-            call, self.call = self.call, Call()
+            call, self.call = self.call, Shown()
             failed = output is None and sys.exc_info()[0] is not None
             self.ran = self.ran or not failed
             if call.weights and not failed:
@@ -162,7 +162,7 @@ class Watch:
         else:
             self.call.weights[name] = [[each] for each in rows]
         if not self.inside:  # its forward was called directly, around the hooks
-            call, self.call = self.call, Call()
+            call, self.call = self.call, Shown()
             self.sort(call)
 
     def slot(self, name: str, queries: int) -> str:
@@ -174,7 +174,7 @@ class Watch:
             slot = f"{name} ({times})"
         return slot
 
-    def sort(self, call: Call) -> None:
+    def sort(self, call: Shown) -> None:
         """Join a call to the open batch: further layers of it, further rows of it, or the beginning of another."""
         group, batch = self.group, call.batch
         if group is None or not self.belongs(call, group):
@@ -194,7 +194,7 @@ class Watch:
                 own += more
         group.masks |= call.masks
 
-    def belongs(self, call: Call, group: Call) -> bool:
+    def belongs(self, call: Shown, group: Shown) -> bool:
         again = [name for name in call.weights if name in group.weights]
         if not again:
             return group.batch > 0 and call.batch % group.batch == 0

@@ -1,4 +1,4 @@
-"""What forbidden, NaN and infinite scores mean, and parameters outside of their domain."""
+"""What forbidden, NaN and infinite scores mean, and parameters outside their domain."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def as_tensor(parameter: Parameter, scores: Tensor, dim: int, where: str) -> Ten
 
 
 def inside(value: Tensor, domain: Interval, fallback: float) -> tuple[Tensor, Tensor]:
-    """The parameter in the working precision, ``fallback`` where it is outside of its domain; and where that is."""
+    """The parameter in the working precision, ``fallback`` where it is outside its domain; and where that is."""
     value = value.to(work_dtype(value.device))
     good = domain.holds(value)
     return torch.where(good, value, fallback), ~good

@@ -30,8 +30,9 @@ _transforms_are_active: Callable[[], bool] = torch._C._are_functorch_transforms_
 _dispatch_modes: Callable[[], int] = torch._C._len_torch_dispatch_stack
 # Gradients of is_grads_batched=True come as tensors of the old vmap, whose type is Tensor.
 _is_batched: Callable[[Tensor], bool] = torch._C._functorch.is_legacy_batchedtensor
-# torch.jit.trace records this call. torch.jit.is_tracing asks the same at twice the price, in every call.
+# torch.jit.trace records this call. torch.jit.is_tracing, which torch.compile knows, asks the same at twice the price.
 _is_tracing: Callable[[], bool] = torch._C._is_tracing
+_is_tracing_in_graphs: Callable[[], bool] = torch.jit.is_tracing  # type: ignore[attr-defined]
 # torch.is_autocast_enabled("cpu") is exact, but at three times the price, in every call.
 _autocasts: Callable[[], bool] = torch._C._is_any_autocast_enabled
 # Below the autograd key: how an operator's autograd rule calls the operator itself.
@@ -65,7 +66,7 @@ def transformed() -> bool:
 
 def leaves_the_library() -> bool:
     """The graph that is being recorded must run where parsimax is not: torch.jit.trace and torch.onnx.export."""
-    return _is_tracing() or torch.onnx.is_in_onnx_export()
+    return _is_tracing_in_graphs() or torch.onnx.is_in_onnx_export()
 
 
 def can_hold_a_loop() -> bool:

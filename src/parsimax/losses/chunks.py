@@ -1,6 +1,6 @@
 """The output layer and its loss in plain torch, a chunk of rows at a time.
 
-A chunk's logits give its losses and, at once, the gradient of each loss by the logits: p - y is zero outside of the
+A chunk's logits give its losses and, at once, the gradient of each loss by the logits: p - y is zero outside the
 support, so a few numbers a row are kept for the backward pass and the logits are dropped. Only a chunk whose rows are
 dense is computed again in the backward pass. Label smoothing adds the same multiple of the class weights to every row's
 gradient: a term of rank one, which needs no logits either.

@@ -85,7 +85,7 @@ def check_class_weight(weight: Tensor | None, classes: int, where: str) -> None:
 
 
 def check_targets(target: Tensor, classes: int, ignore_index: int, where: str) -> None:
-    """Values are only read where that costs nothing: on the CPU, outside of compiled and transformed code."""
+    """Values are only read where that costs nothing: on the CPU, outside compiled and transformed code."""
     if target.device.type != "cpu" or not is_plain(target) or target.numel() == 0:
         return
     least, most = target.aminmax()
