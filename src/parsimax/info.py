@@ -21,7 +21,16 @@ def _samples() -> dict[str, tuple[Any, ...]]:
     mappings = {name: (x, *([] if e.setting is None else [e.setting.example])) for name, e in REGISTRY.items()}
     losses = dict.fromkeys(("sparsemax_loss", "entmax15_loss", "entmax_loss"), (x, y))
     more = {"fenchel_young_loss": (x, y, "sparsemax"), "multilabel_loss": (x, x), "linear_entmax_loss": (x, x, y)}
-    return {**mappings, "support": (x,), **losses, **more, "entmax_attention": (x, x, x), "attention": (x, x, x)}
+    segments = dict.fromkeys(("segment_softmax", "segment_sparsemax", "segment_entmax15", "segment_entmax"), (x, y))
+    return {
+        **mappings,
+        **segments,
+        "support": (x,),
+        **losses,
+        **more,
+        "entmax_attention": (x, x, x),
+        "attention": (x, x, x),
+    }
 
 
 def _row(name: str, args: tuple[Any, ...]) -> str:

@@ -49,7 +49,7 @@ def test_the_readme_runs(tmp_path, monkeypatch):
         exec(compile(block, "README.md", "exec"), {})
 
 
-@pytest.mark.parametrize(("name", "least"), [("attention", 6), ("support", 4), ("mappings", 1)])
+@pytest.mark.parametrize(("name", "least"), [("attention", 6), ("support", 4), ("segments", 3), ("mappings", 1)])
 def test_a_page_runs(name, least):
     page = ROOT / "docs" / f"{name}.md"
     blocks = re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.S)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -25,6 +25,8 @@ class Inputs:
     target: Tensor
     upstream: Tensor | None
     causal: bool = False
+    soft: Tensor | None = None  # target probabilities
+    dim: int = -1
 
     def __getitem__(self, name: str) -> Tensor:
         return self.leaves[name]
@@ -56,8 +58,13 @@ def make(case: Case) -> Inputs:
         inputs = Inputs(leaves, alpha, classes(rows, n), None)
     else:
         rows, n = math.prod(case.shape[:-1]), case.shape[-1]
-        upstream = None if case.ours.endswith("_loss") else normal(*case.shape)
-        inputs = Inputs({"scores": normal(*case.shape, times=scale)}, alpha, classes(rows, n), upstream)
+        loss, soft = case.ours.endswith("_loss"), None
+        if case.ours.endswith("soft_loss"):
+            soft = torch.softmax(normal(*case.shape, times=scale), -1)
+        if "steep" in case.ours:
+            alpha = torch.tensor(2.5, dtype=dtype)
+        upstream, scores = None if loss else normal(*case.shape), normal(*case.shape, times=scale)
+        inputs = Inputs({"scores": scores}, alpha, classes(rows, n), upstream, soft=soft, dim=case.dim)
     if case.gradient:
         for tensor in (*inputs.leaves.values(), inputs.alpha):
             tensor.requires_grad_()
@@ -89,8 +96,13 @@ def nonzeros(case: Case, inputs: Inputs) -> float:
             return _count(scores.masked_fill(_later(rows, n), -math.inf) if case.causal else scores, alpha)
         if "hidden" in inputs.leaves:
             return _count(inputs["hidden"][:ROWS].float() @ inputs["weight"].float().T)
-        alpha = inputs.alpha if case.learned else 2.0 if case.ours == "sparsemax" else 1.5
-        return _count(inputs["scores"].flatten(0, -2)[:ROWS].float(), alpha)
+        rows = inputs["scores"].movedim(case.dim, -1).flatten(0, -2)[:ROWS].float()
+        if case.group == "others":
+            from .sides import SIDES  # which is built on this
+
+            few = replace(inputs, leaves={"scores": rows})
+            return (SIDES[case.ours].call(few) > 0).sum(-1).float().mean().item()
+        return _count(rows, inputs.alpha if case.learned else 2.0 if case.ours == "sparsemax" else 1.5)
 
 
 def _count(scores: Tensor, alpha: float | Tensor = 1.5) -> float:
