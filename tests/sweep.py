@@ -139,6 +139,40 @@ def budget_truth(x: Tensor, budget: float) -> Tensor:
     return (x - low).clamp(0, 1)
 
 
+def normmax_truth(x: Tensor, alpha: float) -> Tensor:
+    """d^(q-1) over its sum, d = (z - τ)₊ and Σ d^q = 1, q = α/(α-1): the sum falls with τ, which is in [-1, 0]."""
+    z, q = x.double() - x.double().amax(-1, keepdim=True), alpha / (alpha - 1)
+    low, high = torch.full_like(z[:, :1], -1), torch.zeros_like(z[:, :1])
+    for _ in range(60):
+        middle = low + (high - low) / 2
+        above = ((z - middle).clamp(min=0) ** q).sum(-1, keepdim=True) > 1
+        low, high = torch.where(above, middle, low), torch.where(above, high, middle)
+    d = (z - low).clamp(min=0)
+    powers = torch.where(d > 0, d ** (q - 1), 0)
+    return powers / powers.sum(-1, keepdim=True)
+
+
+def hourglass_truth(x: Tensor, q: float) -> Tensor:
+    x, n = x.double(), x.shape[-1]
+    return truth((1 + n * q) / (x.sum(-1, keepdim=True).abs() + n * q) * x, 2.0).p
+
+
+def cut_truth(x: Tensor, t: Tensor | float) -> Tensor:
+    """t-softmax; uniform over the maxima where t = 0."""
+    z, t = x.double() - x.double().amax(-1, keepdim=True), torch.as_tensor(t, dtype=torch.float64)
+    weight = torch.where(t > 0, (1 + z / torch.where(t > 0, t, 1)).clamp(min=0) * z.exp(), (z == 0).double())
+    return weight / weight.sum(-1, keepdim=True)
+
+
+def quantile_truth(x: Tensor, rate: float) -> Tensor:
+    """r-softmax by a sort."""
+    order = x.double().sort(-1).values
+    place = rate * (x.shape[-1] - 1)
+    first = int(place)
+    low, high = order[:, first, None], order[:, min(first + 1, x.shape[-1] - 1), None]
+    return cut_truth(x, order[:, -1:] - (low + (place - first) * (high - low)))
+
+
 def cases(n: int, alphas: list[float], count: int) -> Iterator[tuple[float, Tensor]]:
     for k, alpha in enumerate(alphas):
         yield alpha, rows(n, alpha, count, 1000 * n + k)

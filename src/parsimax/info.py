@@ -25,7 +25,8 @@ def _samples() -> dict[str, tuple[Any, ...]]:
     more |= {"plif": (x, torch.zeros(2)), "head_loss": (x, y, _public.LinearHead(3, 4))}
     more |= dict.fromkeys(("entmax_attention", "attention"), (x, x, x))
     more |= {"sparsemap": (x, structured.Tree()), "structured_topk": (x, structured.Tree(), 2)}
-    return {**mappings, "support": (x,), **losses, **more}
+    segments = dict.fromkeys(("segment_softmax", "segment_sparsemax", "segment_entmax15", "segment_entmax"), (x, y))
+    return {**mappings, **segments, "support": (x,), **losses, **more}
 
 
 def _row(name: str, args: tuple[Any, ...]) -> str:

@@ -45,12 +45,16 @@ CALLS = {
     "tsoftmax": ("tsoftmax", (X,), {"t": 1.0}),
     "sparsegen": ("sparsegen", (X,), {"lam": 0.2}),
     "sigsoftmax": ("sigsoftmax", (X,), {}),
-    "sparsehourglass": ("sparsehourglass", (X,), {"q": 1.0}),
+    "sparsehourglass": ("sparsehourglass", (X,), {}),
+    "normmax 3": ("normmax", (X,), {"alpha": 3.0}),
+    "segment_entmax": ("segment_entmax", (X, Y), {"alpha": 1.3}),
+    "segment_sparsemax": ("segment_sparsemax", (X, Y), {}),
     "support": ("support", (X,), {"max_size": 5}),
     "sparsemax_loss": ("sparsemax_loss", (X, Y), {}),
     "entmax15_loss, smoothed": ("entmax15_loss", (X, Y), {"label_smoothing": 0.1}),
     "entmax_loss, tensor": ("entmax_loss", (X, Y, ALPHA), {}),
     "entmax_loss, soft": ("entmax_loss", (X, SOFT), {}),
+    "entmax_loss, learned soft": ("entmax_loss", (X, SOFT.clone().requires_grad_()), {}),
     "entmax_loss, weighted": ("entmax_loss", (X, Y), {"weight": torch.ones(9), "label_smoothing": 0.1}),
     "entmax_loss, learned weight": (
         "entmax_loss",
@@ -100,7 +104,15 @@ CALLS = {
 # The kernel that a function is to run, by the name under which it asks.
 KERNEL = {
     **dict.fromkeys(("softmax", "sparsemax", "entmax15", "entmax"), "_entmax"),
-    **dict.fromkeys(("sparsemax_loss", "entmax15_loss", "entmax_loss", "fenchel_young_loss"), "_loss_fwd"),
+    **dict.fromkeys(
+        ("sparsemax_loss", "entmax15_loss", "entmax_loss", "fenchel_young_loss"), ("_loss_fwd", "_soft_loss_fwd")
+    ),
+    **dict.fromkeys(("segment_softmax", "segment_sparsemax", "segment_entmax15", "segment_entmax"), "_segment"),
+    "tsoftmax": "_tsoftmax",
+    "sigsoftmax": "_sigsoftmax",
+    "sparsegen": "_sparsegen",
+    "sparsehourglass": "_hourglass",
+    "normmax": "_normmax",
     "support": "_support_fwd",
     "topk_sparsemax": "_topk",
     "rsoftmax": "_rsoftmax",
@@ -239,6 +251,7 @@ def test_what_explain_says_of_a_graph_is_what_it_holds(name, dtype):
     graph = torch.export.export(Model(), tensors).graph
     operators = {str(node.target) for node in graph.nodes if "parsimax" in str(node.target)}
     operator = "entmax" if request.name in ("sparsemax", "entmax15", "softmax") else request.name
+    operator = "entmax_soft_loss" if "soft" in name and request.name.endswith("_loss") else operator
     held = f"parsimax.{operator}.default" in operators
     if ": cpu" not in said.partition("\n")[0]:
         assert not held
@@ -281,7 +294,7 @@ def test_info_lists_every_function_with_a_choice_and_no_other():
     rows = {line.split()[0]: line.split()[1] for line in text.partition("function ")[2].splitlines()[1:]}
     with_kernels = {name for name, chosen in rows.items() if chosen == "cpu"}
     assert with_kernels == {*backends.CPU.serves, "attention"}
-    assert {"normmax", "multilabel_loss"} <= {name for name, chosen in rows.items() if chosen == "torch"}
+    assert {"multilabel_loss"} <= {name for name, chosen in rows.items() if chosen == "torch"}
     assert "set_step" not in rows and "replace_attention" not in rows
 
 
@@ -354,7 +367,26 @@ def samples():
     yield "_support_fwd", (X, alpha, 0.0, 3)
     yield "_topk_sparsemax_fwd", (X, 3)
     yield "_rsoftmax_fwd", (X, None, 0.5)
-    yield "_rsoftmax_bwd", (X, g, None, 0.5, False, True)
+    yield "_rsoftmax_bwd", (X, g, None, 0.5, None, True)
+    yield "_rsoftmax_keep", (X, None, 0.5)
+    yield "_rsoftmax_bwd", (X, g, None, 0.5, torch.ops.parsimax._rsoftmax_keep(X, None, 0.5)[1], True)
+    yield "_tsoftmax_fwd", (X, None, 1.5)
+    yield "_tsoftmax_bwd", (X, g, None, 1.5, True)
+    yield "_sigsoftmax_fwd", (X,)
+    yield "_sigsoftmax_bwd", (X, g)
+    yield "_sparsegen_fwd", (X, None, 0.3)
+    yield "_sparsegen_bwd", (parsimax.sparsegen(X, 0.3), g, None, 0.3, True)
+    yield "_hourglass_fwd", (X, None, 2.0)
+    yield "_hourglass_bwd", (X, parsimax.sparsehourglass(X, 2.0), g, None, 2.0, True)
+    yield "_normmax_fwd", (X, None, 2.0)
+    yield "_normmax_bwd", (parsimax.normmax(X, 2.0), g, None, 2.0, True)
+    yield "_entmax_dx", (parsimax.entmax15(X), g, 1.5)
+    ptr = torch.tensor([0, 4, 4, 9])
+    yield "_segment_fwd", (X, ptr, None, 1.5, 5)
+    yield "_segment_bwd", (torch.ops.parsimax._segment_fwd(X, ptr, None, 1.5, 5), g, ptr, None, 1.5, 5, True)
+    soft = torch.ops.parsimax._soft_loss_fwd(flat, SOFT, None, 1.5)
+    yield "_soft_loss_fwd", (flat, SOFT, None, 1.5)
+    yield "_soft_loss_bwd", (flat, SOFT, g[:, 0].contiguous(), None, 1.5, *soft[1:])
     yield "_budget_fwd", (X, None, 2.0)
     yield "_budget_bwd", (parsimax.budget_sparsemax(X, 2.0), g, True)
     yield "_loss_fwd", (flat, Y, alpha, 0.0, 0.1, torch.ones(9, dtype=torch.float64))

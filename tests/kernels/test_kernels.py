@@ -9,6 +9,7 @@ import random
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import pytest
 import torch
@@ -21,6 +22,16 @@ pytestmark = pytest.mark.skipif(not library.AVAILABLE, reason=str(library.PROBLE
 CASES = int(os.environ.get("PARSIMAX_KERNEL_CASES", "500"))
 BLOCKS = 20
 LOWER = "reference or asked or unwritten or alone"  # the tests that a subprocess runs for each lower instruction set
+# the parameter of each mapping with a kernel that has one
+RANGES = {
+    "entmax": (1.0, 2.0),
+    "rsoftmax": (0.0, 1.0),
+    "tsoftmax": (0.05, 9.0),
+    "sparsegen": (-3.0, 0.95),
+    "sparsehourglass": (0.05, 12.0),
+    "normmax": (1.1, 2.0),
+    "budget_sparsemax": (0.0, 6.0),
+}
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 2e-6, torch.bfloat16: 2e-6, torch.float16: 2e-6}
 
 
@@ -52,14 +63,13 @@ def scores(draw: random.Random, dtype: torch.dtype) -> torch.Tensor:
 def function(draw: random.Random, x: torch.Tensor):
     """The name of a mapping with a kernel, the mapping, and its parameter: one number or one per row."""
     rows = (*x.shape[:-1], 1)
-    name = draw.choice(["softmax", "sparsemax", "entmax15", "entmax", "topk_sparsemax", "rsoftmax", "budget_sparsemax"])
-    ranges = {"entmax": (1.0, 2.0), "rsoftmax": (0.0, 1.0), "budget_sparsemax": (0.0, 6.0)}
+    name = draw.choice(["softmax", "sparsemax", "entmax15", "topk_sparsemax", "sigsoftmax", *RANGES])
     if name == "topk_sparsemax":
         k = draw.randrange(1, 12)
         return name, lambda x, _: parsimax.topk_sparsemax(x, k), None
-    if name not in ranges:
+    if name not in RANGES:
         return name, lambda x, _: getattr(parsimax, name)(x), None
-    low, high = ranges[name]
+    low, high = RANGES[name]
     shape = draw.choice([(), rows])
     value = torch.empty(shape, dtype=torch.float64).uniform_(
         low, high, generator=torch.Generator().manual_seed(draw.randrange(1 << 30))
@@ -116,6 +126,40 @@ def test_gradients_equal_the_reference(block):
         assert close(dx.where(good, 0) / scale, rx.where(good, 0) / scale, dtype), case
         size = g.abs().amax(-1, keepdim=True).double() * (1 + torch.tensor(x.shape[-1]).log())
         assert close((da / size).where(good, 0) / scale, (ra / size).where(good, 0) / scale, dtype), case
+
+
+SETTINGS = [("rsoftmax", "rate", 0.4), ("tsoftmax", "t", 1.5), ("sparsegen", "lam", 0.3), ("normmax", "alpha", 2.0)]
+SETTINGS += [("budget_sparsemax", "budget", 2.5), ("normmax", "alpha", 1.6)]
+OTHERS = ["sigsoftmax", *(name for name in RANGES if name != "entmax")]
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_gradients_of_other_mappings_equal_the_reference(name):
+    """By the scores and by the parameter, with masks, offsets and equal scores that lie in or out together."""
+    for case in range(max(20, CASES // 50)):
+        draw = random.Random(f"{name} {case}")
+        dtype = draw.choice([torch.float32, torch.float64])
+        x = scores(draw, dtype).nan_to_num(nan=0.0, posinf=1.0, neginf=-torch.inf).contiguous()
+        if name in ("rsoftmax", "tsoftmax"):  # of equal scores each side takes its own for the quantile
+            x = x + torch.linspace(0, 1e-3 * x.isfinite().sum().clamp(min=1), x.shape[-1]).to(dtype)
+        value = torch.empty((*x.shape[:-1], 1), dtype=torch.float64).uniform_(
+            *RANGES.get(name, (0, 1)), generator=torch.Generator().manual_seed(case)
+        )
+        g = torch.randn(x.shape, generator=torch.Generator().manual_seed(case), dtype=dtype)
+
+        def run(x=x, g=g, value=value):
+            leaves = [x.clone().requires_grad_(), value.clone().requires_grad_()][: 1 + (name in RANGES)]
+            p = getattr(parsimax, name)(*leaves)
+            return p.detach(), *torch.autograd.grad(p, leaves, g)
+
+        (p, dx, *change), (rp, rx, *r_change) = run(), reference(run)
+        good = ((p > 0) == (rp > 0)).all(-1, keepdim=True) & ~((rp > 0) & (rp < 1e-6)).any(-1, keepdim=True)
+        size = 1 + rx.abs().amax(-1, keepdim=True).double() + g.abs().amax()
+        scale = 20 if dtype == torch.float32 else 1000  # sums of many terms
+        assert close((dx / size).where(good, 0) / scale, (rx / size).where(good, 0) / scale, dtype), case
+        for a, r in zip(change, r_change, strict=True):
+            size = (1 + r.abs() + torch.tensor(x.shape[-1])) * scale
+            assert close((a / size).where(good, 0), (r / size).where(good, 0), dtype), case
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
@@ -297,11 +341,85 @@ def test_a_row_alone_has_the_same_bits(n, dtype):
 
     choices = [[r] for r in range(37)] + [[3, 7, 36], [*range(4, 21)], [*range(36, -1, -1)]]
     functions = [parsimax.softmax, parsimax.sparsemax, parsimax.entmax15, lambda x: parsimax.entmax(x, 1.3)]
+    functions += [parsimax.sigsoftmax, lambda x: parsimax.topk_sparsemax(x, 3), parsimax.sparsehourglass]
+    functions += [partial(getattr(parsimax, name), **{s: v}) for name, s, v in SETTINGS]
     for f, more in [*((f, ()) for f in functions), (parsimax.entmax, (alpha,))]:
         every = run(f, [*range(37)], *more)
         for rows in choices:
             for whole, part in zip(every, run(f, rows, *more), strict=True):
                 assert torch.equal(whole[rows].nan_to_num(9), part.nan_to_num(9)), rows
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
+@pytest.mark.parametrize("shape", [(40, 3, 7), (5, 33, 70), (300, 130), (2, 1, 17, 3), (1, 9)], ids=str)
+def test_another_dimension_has_the_same_bits(shape, dtype):
+    """Rows that lie apart go through tiles: the same kernel, the same p and gradients, and the layout of the scores."""
+    draw = torch.Generator().manual_seed(0)
+    x, g = ((torch.randn(shape, generator=draw) * 2).to(dtype) for _ in range(2))
+    x.flatten()[3], x.flatten()[8] = torch.nan, -torch.inf
+    functions = [parsimax.entmax15, parsimax.sigsoftmax, parsimax.sparsehourglass]
+    functions += [partial(getattr(parsimax, name), **{s: v}) for name, s, v in SETTINGS]
+    for dim in range(len(shape) - 1):
+        alpha = torch.rand([n if d != dim else 1 for d, n in enumerate(shape)], generator=draw) + 1
+        for f in (*functions, partial(parsimax.entmax, alpha=alpha)):
+
+            def run(x, g, dim, f=f):
+                leaf = x.clone().requires_grad_()
+                p = f(leaf, dim=dim)
+                return p.detach(), *torch.autograd.grad(p, leaf, g)
+
+            p, dx = run(x, g, dim)
+            if f.keywords.get("alpha") is alpha if isinstance(f, partial) else False:
+                f = partial(parsimax.entmax, alpha=alpha.movedim(dim, -1))
+            moved = run(x.movedim(dim, -1).contiguous(), g.movedim(dim, -1).contiguous(), -1, f)
+            for ours, wanted in zip((p, dx), moved, strict=True):
+                assert torch.equal(ours.movedim(dim, -1).nan_to_num(9), wanted.nan_to_num(9)), dim
+            assert p.is_contiguous()
+
+
+def test_an_odd_layout_gives_the_same_bits():
+    """Parts of a larger tensor and dimensions in another order are packed first."""
+    x = torch.randn(6, 9, 20, 4, generator=torch.Generator().manual_seed(0))
+    for view in (x[:, ::2], x[..., 1:3], x.transpose(0, 2), x.permute(3, 1, 0, 2), x[:, :, :, 0].expand(2, 6, 9, 20)):
+        for dim in range(-view.dim(), 0):
+            p = parsimax.sparsemax(view, dim)
+            assert torch.equal(p, parsimax.sparsemax(view.movedim(dim, -1).contiguous()).movedim(-1, dim))
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
+def test_soft_targets_equal_the_reference(dtype):
+    for case in range(max(20, CASES // 20)):
+        draw = random.Random(case)
+        x = scores(draw, dtype)
+        x = x.reshape(-1, x.shape[-1]).contiguous()
+        generator = torch.Generator().manual_seed(case)
+        y = torch.rand(x.shape, generator=generator).square().to(dtype)
+        y[torch.rand(x.shape, generator=generator) < 0.3] = 0
+        if draw.random() < 0.8:  # no forbidden class has a share: the loss is finite
+            y[x == -torch.inf] = 0
+        alpha = draw.choice([1.0, 1.5, 2.0, 1.3, torch.tensor(1.7), torch.rand(x.shape[0], 1, generator=generator) + 1])
+        options = draw.choice([{}, {"label_smoothing": 0.2}, {"weight": torch.rand(x.shape[1], generator=generator)}])
+        options = options if dtype in (torch.float32, torch.float64) and x.isfinite().all() else {}
+
+        def run(x=x, y=y, alpha=alpha, options=options):
+            leaves = [t.clone().requires_grad_() for t in (x, alpha) if isinstance(t, torch.Tensor)]
+            given = leaves[1] if isinstance(alpha, torch.Tensor) else alpha
+            loss = parsimax.entmax_loss(leaves[0], y, given, reduction="none", **options)
+            assert ("LossesBackward" in _graph(loss)) == (dispatch.wanted() != "torch")
+            return [loss.detach(), *torch.autograd.grad(loss.sum(), leaves)]
+
+        (ours, dx, *by_alpha), (truth, rx, *r_alpha) = run(), reference(run)
+        same = (ours == truth).to(ours.dtype)  # infinities
+        size = truth.abs().nan_to_num(posinf=0) + y.double().sum(-1) + 1
+        assert close((ours / size).where(same == 0, 0), (truth / size).where(same == 0, 0), dtype), case
+        good = torch.ones_like(ours, dtype=torch.bool).unsqueeze(-1)
+        if not x.isnan().any() and x.max() < torch.inf:
+            good = away_from_the_threshold(x, torch.as_tensor(alpha).double())
+        share = 1 + y.double().sum(-1, keepdim=True)
+        assert close((dx / share).where(good, 0), (rx / share).where(good, 0), dtype), case
+        for a, r in zip(by_alpha, r_alpha, strict=True):
+            size = 10 * r.abs() + 10 * share.sum()
+            assert close(a / size, r / size, torch.float32), case
 
 
 def work(threads: int) -> list[torch.Tensor]:

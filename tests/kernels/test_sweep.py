@@ -13,7 +13,20 @@ from torch import Tensor
 
 import parsimax
 from parsimax.kernels import library
-from sweep import ALPHAS, LENGTHS, Truth, budget_rows, budget_truth, cases, truth
+from sweep import (
+    ALPHAS,
+    LENGTHS,
+    Truth,
+    budget_rows,
+    budget_truth,
+    cases,
+    cut_truth,
+    hourglass_truth,
+    normmax_truth,
+    quantile_truth,
+    rows,
+    truth,
+)
 
 WHOLE = int(os.environ.get("PARSIMAX_KERNEL_CASES", "500")) >= 10_000
 LOWER = "PARSIMAX_CPU" in os.environ
@@ -137,6 +150,31 @@ def test_budgets(n, budget):
     near(
         parsimax.budget_sparsemax(x.float(), budget), budget_truth(x.float().double(), budget), 2e-6, f"budget {budget}"
     )
+
+
+def others(n: int, seed: int):
+    """(what, the kernel's p, the truth) of the other mappings, on rows around the thresholds that they come down to."""
+    half, two = rows(n, 1.5, count(n) // 2, seed), rows(n, 2.0, count(n) // 2, seed)
+    for lam in (-4.0, -0.3, 0.25, 0.9):
+        x = (two.double() * (1 - lam)).float()
+        yield f"sparsegen {lam}", parsimax.sparsegen(x, lam), truth(x.double() / (1 - lam), 2.0).p
+    for q in (0.1, 10.0):
+        yield f"sparsehourglass {q}", parsimax.sparsehourglass(two, q), hourglass_truth(two, q)
+    for alpha in (1.2, 1.6, 2.0):
+        x = half.clamp(-1e4, 1e4) * (1 - 1 / alpha)
+        yield f"normmax {alpha}", parsimax.normmax(x, alpha), normmax_truth(x, alpha)
+    for t in (0.01, 1.5, 40.0):
+        yield f"tsoftmax {t}", parsimax.tsoftmax(half, t), cut_truth(half, t)
+    for rate in (0.0, 0.1, 0.5, 0.9, 0.997, 1.0):
+        yield f"rsoftmax {rate}", parsimax.rsoftmax(half, rate), quantile_truth(half, rate)
+
+
+@pytest.mark.parametrize("n", LENGTHS[1::3] if not WHOLE else LENGTHS)
+def test_other_mappings(n):
+    for what, p, true in others(n, n):
+        total = (p.sum(-1, dtype=torch.float64) - 1).abs().max()
+        assert total <= 1e-6, f"{what}: the sum is off by {total:.2e}"
+        near(p, true, 2e-6, what)
 
 
 def test_the_rows_that_were_wrong():

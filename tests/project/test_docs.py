@@ -49,7 +49,7 @@ def test_the_readme_runs(tmp_path, monkeypatch):
         exec(compile(block, "README.md", "exec"), {})
 
 
-PAGES = [("attention", 6), ("support", 4), ("mappings", 1), ("heads", 3), ("structured", 5)]
+PAGES = [("attention", 6), ("support", 4), ("mappings", 1), ("segments", 3), ("heads", 3), ("structured", 5)]
 
 
 @pytest.mark.parametrize(("name", "least"), PAGES)

@@ -16,9 +16,24 @@ TOPK = 100  # the k that the peer's top-k is called with
 SHAPES = {
     (256, 32000): (0.75, 1.5),
     (4096, 1000): (0.95, 1.5),
-    (8, 8, 512, 512): (1.0, 1.5),
-    (65536, 64): (1.1, 2.5),
+    (8, 8, 512, 512): (1.0, 1.0),
+    (65536, 64): (1.1, 1.6),
 }
+# limits of the other mappings, on the first three shapes
+OTHERS = {
+    "rsoftmax_0.1": 2.0,
+    "rsoftmax_0.5": 2.0,
+    "rsoftmax_0.9": 2.0,
+    "tsoftmax": 1.5,
+    "sigsoftmax": 1.3,
+    "sparsehourglass": 1.3,
+    "topk_sparsemax": 1.3,
+    "sparsegen": 1.2,
+    "budget_sparsemax": 1.5,
+    "normmax": 2.5,
+}
+DIMS = {(64, 2048, 6): 0, (32, 1000, 64): 1}  # rows along another dimension: as tree models have them, and channels
+DIM_LIMIT, STEEP_LIMIT = 1.5, 3.0  # the second: float64 with α above 2
 ATTENTION = {1024: 0.5, 2048: 0.45, 4096: 0.4}
 ATTENTION_LEARNED = 0.8
 DROPOUT = 0.1
@@ -47,9 +62,9 @@ ELEMENTS = 8_000_000  # of the cases with ever longer rows
 class Case:
     """Two sides on the same inputs; ``ours`` and ``against`` are names in :data:`parsimax.bench.sides.SIDES`.
 
-    ``shape`` is that of the scores; (tokens, d, classes) for the linear loss and for output heads; (heads, n, d) for
-    attention. ``scale`` is that of the scores; with ``nonzeros`` it is searched such that a row keeps about so many.
-    ``threads`` overrides the number asked for.
+    ``shape`` is that of the scores, whose rows lie along ``dim``; (tokens, d, classes) for the linear loss and for
+    output heads; (heads, n, d) for attention. ``scale`` is that of the scores; with ``nonzeros`` it is searched such
+    that a row keeps about so many. ``threads`` overrides the number asked for.
     """
 
     name: str
@@ -59,6 +74,7 @@ class Case:
     against: str
     limit: float | None
     dtype: str = "float32"
+    dim: int = -1
     scale: float = NORMAL
     nonzeros: int | None = None
     causal: bool = False
@@ -95,8 +111,28 @@ def _mappings() -> Iterator[Case]:
             yield Case(f"{ours}/{'x'.join(map(str, shape))}", "mapping", shape, ours, "softmax", top)
 
 
+def _other_mappings() -> Iterator[Case]:
+    for shape in [*SHAPES][:3]:
+        for ours, limit in OTHERS.items():
+            yield Case(f"{ours}/{'x'.join(map(str, shape))}", "others", shape, ours, "softmax", limit)
+
+
+def _other_dims() -> Iterator[Case]:
+    for shape, dim in DIMS.items():
+        for ours in ("sparsemax", "entmax15"):
+            name = f"{ours}/{'x'.join(map(str, shape))}/dim{dim}"
+            yield Case(name, "dims", shape, ours, "softmax", DIM_LIMIT, dim=dim)
+
+
+def _steep() -> Iterator[Case]:
+    for ours in ("entmax_3", "entmax_steep_learned"):
+        yield Case(f"{ours}/1024x1000/float64", "steep", (1024, 1000), ours, "softmax", STEEP_LIMIT, dtype="float64")
+
+
 def _losses() -> Iterator[Case]:
     yield Case("entmax15_loss/1024x32000", "loss", (1024, 32000), "entmax15_loss", "cross_entropy", 0.6)
+    for ours in ("entmax15_soft_loss", "entmax_soft_loss"):
+        yield Case(f"{ours}/512x32000", "loss", (512, 32000), ours, "soft_cross_entropy", 1.0)
     yield Case(
         "linear_entmax_loss/2048x512x32000",
         "loss",
@@ -165,6 +201,8 @@ def _nearly_dense(case: Case) -> Case:
 
 def _against_peer(case: Case) -> Iterator[Case]:
     """The same case against each way of the ``entmax`` package to compute it."""
+    if "soft_loss" in case.ours:  # the peer has no soft targets
+        return
     for way, limit in PEER_LIMITS.items():
         exists = way == "bisect" or not case.learned
         if exists and not (way == "topk" and case.shape[-1] <= TOPK):
@@ -201,6 +239,12 @@ def _structures() -> Iterator[Case]:
         )
 
 
+def _tiny() -> Iterator[Case]:
+    for shape in ((5, 5), (8, 8)):
+        for ours in ("sparsemax", "entmax15", "entmax"):
+            yield Case(f"{ours}/{'x'.join(map(str, shape))}", "small", shape, ours, "softmax", 2.0)
+
+
 def _scaling() -> Iterator[Scaling]:
     lengths = (1_000, 10_000, 100_000, 1_000_000)
     for ours in ("sparsemax", "entmax15", "entmax_learned"):
@@ -220,11 +264,12 @@ def _scaling() -> Iterator[Scaling]:
 def _registry() -> Iterator[Case | Scaling]:
     plain = [*_mappings(), *_losses()]
     halves = [_in_bfloat16(case) for case in plain]
+    others = [*_other_mappings()]
     attentions = [*_attentions()]
     dense = [_nearly_dense(case) for case in (*plain, *halves)]
     yield from _heads()
+    yield from (*_small(), *_tiny(), *others, *map(_in_bfloat16, others), *_other_dims(), *_steep())
     yield from (
-        *_small(),
         *plain,
         *attentions,
         *_with_dropout(),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -30,6 +30,8 @@ class Inputs:
     mask: Tensor | None = None
     kept: Tensor | None = None  # what dropout leaves: for the truth
     own: dict[str, Tensor] = field(default_factory=dict)  # what only our side has, and takes gradients by
+    soft: Tensor | None = None  # target probabilities
+    dim: int = -1
 
     def __getitem__(self, name: str) -> Tensor:
         return self.leaves[name]
@@ -73,8 +75,13 @@ def make(case: Case) -> Inputs:
         inputs = Inputs(leaves, alpha, classes(rows, n), None)
     else:
         rows, n = math.prod(case.shape[:-1]), case.shape[-1]
-        upstream = None if case.ours.endswith("_loss") else normal(*case.shape)
-        inputs = Inputs({"scores": normal(*case.shape, times=scale)}, alpha, classes(rows, n), upstream)
+        loss, soft = case.ours.endswith("_loss"), None
+        if case.ours.endswith("soft_loss"):
+            soft = torch.softmax(normal(*case.shape, times=scale), -1)
+        if "steep" in case.ours:
+            alpha = torch.tensor(2.5, dtype=dtype)
+        upstream, scores = None if loss else normal(*case.shape), normal(*case.shape, times=scale)
+        inputs = Inputs({"scores": scores}, alpha, classes(rows, n), upstream, soft=soft, dim=case.dim)
     if case.gradient:
         for tensor in (*inputs.leaves.values(), inputs.alpha, *inputs.own.values()):
             tensor.requires_grad_()
@@ -129,8 +136,13 @@ def nonzeros(case: Case, inputs: Inputs) -> float:
             return _count(scores, inputs.alpha if case.learned else 1.5)
         if "hidden" in inputs.leaves:
             return _count(inputs["hidden"][:ROWS].float() @ inputs["weight"].float().T)
-        alpha = inputs.alpha if case.learned else 2.0 if case.ours == "sparsemax" else 1.5
-        return _count(inputs["scores"].flatten(0, -2)[:ROWS].float(), alpha)
+        rows = inputs["scores"].movedim(case.dim, -1).flatten(0, -2)[:ROWS].float()
+        if case.group == "others":
+            from .sides import SIDES  # which is built on this
+
+            few = replace(inputs, leaves={"scores": rows})
+            return (SIDES[case.ours].call(few) > 0).sum(-1).float().mean().item()
+        return _count(rows, inputs.alpha if case.learned else 2.0 if case.ours == "sparsemax" else 1.5)
 
 
 def _count(scores: Tensor, alpha: float | Tensor = 1.5) -> float:

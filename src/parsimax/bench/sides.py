@@ -58,6 +58,11 @@ def _linear(i: Inputs) -> Tensor:
     return F.linear(i["hidden"], i["weight"])
 
 
+def _soft(i: Inputs) -> Tensor:
+    assert i.soft is not None, "this side needs a case with target probabilities"
+    return i.soft
+
+
 def _attention(i: Inputs, alpha: float | Tensor, p: float = 0.0) -> Tensor:
     return parsimax.entmax_attention(i["query"], i["key"], i["value"], None, p, i.causal, alpha=alpha)
 
@@ -110,10 +115,24 @@ STRUCTURED |= {f"loop_{kind}": _structured(kind, loop=True) for kind in KINDS}
 STRUCTURED |= {f"topk_{kind}": _structured(kind, k=10) for kind in KINDS}
 STRUCTURED |= {f"loop_topk_{kind}": _structured(kind, k=10, loop=True) for kind in KINDS}
 OURS = {
-    "sparsemax": Side(lambda i: parsimax.sparsemax(i["scores"])),
-    "entmax15": Side(lambda i: parsimax.entmax15(i["scores"])),
+    "sparsemax": Side(lambda i: parsimax.sparsemax(i["scores"], i.dim)),
+    "entmax15": Side(lambda i: parsimax.entmax15(i["scores"], i.dim)),
     "entmax": Side(lambda i: parsimax.entmax(i["scores"], 1.5)),
     "entmax_learned": Side(lambda i: parsimax.entmax(i["scores"], i.alpha), learned=True),
+    "entmax_3": Side(lambda i: parsimax.entmax(i["scores"], 3.0)),
+    "entmax_steep_learned": Side(lambda i: parsimax.entmax(i["scores"], i.alpha), learned=True),
+    "rsoftmax_0.1": Side(lambda i: parsimax.rsoftmax(i["scores"], 0.1)),
+    "rsoftmax_0.5": Side(lambda i: parsimax.rsoftmax(i["scores"], 0.5)),
+    "rsoftmax_0.9": Side(lambda i: parsimax.rsoftmax(i["scores"], 0.9)),
+    "tsoftmax": Side(lambda i: parsimax.tsoftmax(i["scores"], 1.5)),
+    "sigsoftmax": Side(lambda i: parsimax.sigsoftmax(i["scores"])),
+    "sparsehourglass": Side(lambda i: parsimax.sparsehourglass(i["scores"])),
+    "topk_sparsemax": Side(lambda i: parsimax.topk_sparsemax(i["scores"], 10)),
+    "sparsegen": Side(lambda i: parsimax.sparsegen(i["scores"], 0.25)),
+    "budget_sparsemax": Side(lambda i: parsimax.budget_sparsemax(i["scores"], 2.0)),
+    "normmax": Side(lambda i: parsimax.normmax(i["scores"], 2.0)),
+    "entmax15_soft_loss": Side(lambda i: parsimax.entmax15_loss(i["scores"], _soft(i))),
+    "entmax_soft_loss": Side(lambda i: parsimax.entmax_loss(i["scores"], _soft(i), 1.4)),
     "entmax15_loss": Side(lambda i: parsimax.entmax15_loss(i["scores"], i.target)),
     "linear_entmax_loss": Side(
         lambda i: parsimax.linear_entmax_loss(i["hidden"], i["weight"], i.target), truth=_exact_linear_loss
@@ -131,7 +150,8 @@ OURS = {
 }
 OURS |= {f"attention_{name}": _mapped(name) for name in MAPPED}
 TORCH = {
-    "softmax": Side(lambda i: torch.softmax(i["scores"], -1)),
+    "softmax": Side(lambda i: torch.softmax(i["scores"], i.dim)),
+    "soft_cross_entropy": Side(lambda i: F.cross_entropy(i["scores"], _soft(i))),
     "cross_entropy": Side(lambda i: F.cross_entropy(i["scores"], i.target)),
     "linear_cross_entropy": Side(lambda i: F.cross_entropy(_linear(i), i.target)),
     "sdpa": Side(_sdpa),

@@ -26,16 +26,19 @@ def aliases(inputs: Sequence[Any], wanted: Sequence[bool]) -> tuple[Any, ...]:
 @dataclass(frozen=True)
 class RowKernel:
     """``forward(x, parameter) -> p``; ``backward(saved, g, parameter, want) -> (dx, dparameter or None)``, where
-    ``saved`` is the output, or the input if ``saves_input``; ``rule`` is the same in torch, differentiable.
+    ``saved`` is the output, or the input if ``saves_input``; ``rule`` is the same in torch, differentiable. With
+    ``saves_both`` the input is saved, and the output comes last: ``backward(x, g, parameter, want, p)``.
     ``learn(x, parameter) -> (p, state)`` is the forward for a parameter that is learned: if the state is not empty,
     ``learn_backward(p, x, g, parameter, state, want)`` is more precise than ``backward``."""
 
     forward: Callable[[Tensor, Tensor | None], Tensor]
-    backward: Callable[[Tensor, Tensor, Tensor | None, bool], tuple[Tensor, Tensor | None]]
+    backward: Callable[..., tuple[Tensor, Tensor | None]]
     rule: Rule
     operator: Callable[..., Tensor]  # of (x, parameter) or x alone, for graphs
     saves_input: bool = False
+    saves_both: bool = False
     rule_from_output: bool = True  # the rule needs p alone, and its rounding does no harm
+    sized: bool = False  # the size of the state does not depend on values, so that graphs may have it
     learn: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]] | None = None
     learn_backward: Callable[[Tensor, Tensor, Tensor, Tensor, Tensor, bool], tuple[Tensor, Tensor | None]] | None = None
 
@@ -50,6 +53,38 @@ class RowKernel:
         return out
 
 
+@dataclass(frozen=True)
+class Fixed:
+    """A kernel without a parameter whose derivative is a function of its output: ``backward(p, g) -> dx``."""
+
+    forward: Callable[[Tensor], Tensor]
+    backward: Callable[[Tensor, Tensor], Tensor]
+    rule: Callable[[Tensor, Tensor], Tensor]
+
+    def __call__(self, x: Tensor) -> Tensor:
+        if not (x.requires_grad and torch.is_grad_enabled()):
+            return self.forward(x)
+        out: Tensor = _FixedRows.apply(self, x)  # type: ignore[no-untyped-call]
+        return out
+
+
+class _FixedRows(torch.autograd.Function):
+    """As short as can be: on a tiny tensor every line of Python shows."""
+
+    @staticmethod
+    def forward(ctx: Any, kernel: Fixed, x: Tensor) -> Tensor:
+        p = kernel.forward(x)
+        ctx.kernel = kernel
+        ctx.save_for_backward(p)
+        return p
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> tuple[None, Tensor]:
+        (p,) = ctx.saved_tensors
+        run = ctx.kernel.rule if derivative_is_observed(g) else ctx.kernel.backward
+        return None, run(p, g)
+
+
 def for_kernel(parameter: Tensor | None) -> Tensor | None:
     """Kernels read parameters in float32 or float64."""
     if parameter is None or parameter.dtype in (torch.float32, torch.float64):
@@ -61,15 +96,16 @@ class _Rows(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, kernel: RowKernel, x: Tensor, parameter: Tensor | None) -> Tensor:
         plain, state = for_kernel(parameter), None
-        # The size of the state depends on the values, so a graph goes without it.
-        if kernel.learn is not None and plain is not None and not values_are_hidden():
+        # Where the size of the state depends on the values, a graph goes without it.
+        if kernel.learn is not None and plain is not None and (kernel.sized or not values_are_hidden()):
             p, state = kernel.learn(x, plain)
         else:
             p = kernel.forward(x, plain)
         ctx.kernel, ctx.parameter_given = kernel, parameter is not None
         ctx.state = state if state is not None and len(state) else None
         more = [] if parameter is None else [parameter]
-        ctx.save_for_backward(x if kernel.saves_input else p, *more, *([] if ctx.state is None else [x]))
+        also = [p] if kernel.saves_both else [] if ctx.state is None else [x]
+        ctx.save_for_backward(x if kernel.saves_input or kernel.saves_both else p, *more, *also)
         return p
 
     @staticmethod
@@ -82,7 +118,8 @@ class _Rows(torch.autograd.Function):
             want = ctx.needs_input_grad[2]
             dx, change = ctx.kernel.learn_backward(saved, rest[1], g, for_kernel(parameter), ctx.state, want)
         else:
-            dx, change = ctx.kernel.backward(saved, g, for_kernel(parameter), ctx.needs_input_grad[2])
+            also = rest[-1:] if ctx.kernel.saves_both else []
+            dx, change = ctx.kernel.backward(saved, g, for_kernel(parameter), ctx.needs_input_grad[2], *also)
         if parameter is None or not ctx.needs_input_grad[2]:
             return None, dx, None
         if change is None:

@@ -125,13 +125,13 @@ def kernels_serve(name: str, *tensors: Tensor, **options: Any) -> bool:
 
 
 def quick(x: Tensor, dim: int) -> bool:
-    """Whether a CPU kernel can be called on ``x`` as it is: nothing to check, to cast or to differentiate.
+    """Whether a CPU kernel can be called on ``x`` as it is: nothing to check or to cast, and reverse mode at most.
 
     The mappings ask this first of all: on a tiny tensor the checks cost more than the kernel. False only means that
     somebody has to look closer.
     """
     return (
-        type(x) is Tensor
+        type(x) in PLAIN
         and _BUILT
         and not torch.compiler.is_compiling()
         and dispatch.wanted_in_eager_code() in _QUICK
@@ -140,7 +140,6 @@ def quick(x: Tensor, dim: int) -> bool:
         and x.dim() > 0
         and not x.is_nested
         and (dim == -1 or dim == x.dim() - 1)
-        and not (x.requires_grad and torch.is_grad_enabled())
         and not _transforms_are_active()
         and forward_ad._current_level < 0
         and _dispatch_modes() == 0

@@ -42,9 +42,21 @@ def _steep(request: Request) -> str | None:
     return "float64 scores with an alpha above 2, where only the formula is exact" if steep else None
 
 
+def _far_norm(request: Request) -> str | None:
+    """Powers of the distance from the threshold are steep above 2 and huge towards 1: float64 takes the formula."""
+    alpha = request.options.get("alpha")
+    if alpha is None or request.tensors[0].dtype != torch.float64:
+        return None
+    if isinstance(alpha, Tensor) and request.mode != EAGER:
+        return "float64 scores with a tensor alpha, which may be outside [1.1, 2], where only the formula is exact"
+    given = alpha.detach() if isinstance(alpha, Tensor) else torch.tensor(float(alpha))
+    far = bool((((given > 1) & (given < 1.1)) | ((given > 2) & (given < math.inf))).any())
+    return "float64 scores with an alpha outside [1.1, 2], where only the formula is exact" if far else None
+
+
 def _sized_by_values(request: Request) -> str | None:
     values = request.mode == EAGER
-    return None if values else "the size of the result depends on values, which a graph has not: entmax stands for it"
+    return None if values else "a size depends on values, which a graph has not: entmax stands for it"
 
 
 def _detached(request: Request) -> str | None:
@@ -52,7 +64,21 @@ def _detached(request: Request) -> str | None:
 
 
 def _soft(request: Request) -> str | None:
-    return "target probabilities have no kernel, class indices have" if request.options.get("soft") else None
+    """Target probabilities go through the kernel as they are, in the dtype of the scores."""
+    options = request.options
+    if not options.get("soft"):
+        return None
+    if options.get("entropy"):
+        return "target probabilities with their entropy kept have no kernel"
+    target, weight, x = options.get("target"), options.get("weight"), request.tensors[0]
+    if target is None:
+        return "target probabilities have no kernel, class indices have"
+    if target.requires_grad or (weight is not None and weight.requires_grad):
+        return "target probabilities or class weights that need a gradient have no kernel"
+    exact = x.dtype in (torch.float32, torch.float64) or (weight is None and not options.get("smoothing"))
+    if not exact or torch.promote_types(target.dtype, x.dtype) != x.dtype:
+        return f"target probabilities of {target.dtype} would be rounded to {x.dtype}"
+    return None
 
 
 def _other_loss(request: Request) -> str | None:
@@ -187,8 +213,17 @@ CPU = Backend(
         "entmax15": (),
         "entmax": (_steep,),
         "support": (_steep, _sized_by_values),
+        "segment_softmax": (_sized_by_values,),
+        "segment_sparsemax": (_sized_by_values,),
+        "segment_entmax15": (_sized_by_values,),
+        "segment_entmax": (_steep, _sized_by_values),
         "topk_sparsemax": (),
         "rsoftmax": (_detached,),
+        "tsoftmax": (),
+        "sigsoftmax": (),
+        "sparsegen": (),
+        "sparsehourglass": (),
+        "normmax": (_far_norm,),
         "budget_sparsemax": (),
         "sparsemax_loss": _LOSS,
         "entmax15_loss": _LOSS,

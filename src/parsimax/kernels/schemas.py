@@ -74,6 +74,12 @@ def _entmax_bwd(p: Tensor, g: Tensor, alpha: Tensor | None, value: float, need: 
     return like(p), _per_row(p, need)
 
 
+@operator("_entmax_dx(Tensor p, Tensor g, float alpha) -> Tensor")
+def _entmax_dx(p: Tensor, g: Tensor, alpha: float) -> Tensor:
+    """dx at a fixed α: on a tiny tensor a second result costs as much as the first."""
+    return like(p)
+
+
 @operator("_entmax_learned_fwd(Tensor x, Tensor alpha) -> (Tensor, Tensor)")
 def _entmax_learned_fwd(x: Tensor, alpha: Tensor) -> tuple[Tensor, Tensor]:
     """(p, state), for an α that is learned.
@@ -106,6 +112,28 @@ def _support_fwd(x: Tensor, alpha: Tensor | None, value: float, cap: int) -> tup
     return x.new_empty((rows, cap), dtype=torch.int64), x.new_empty((rows, cap)), _per_row(x, True, torch.int64)
 
 
+@operator("_segment_fwd(Tensor x, Tensor ptr, Tensor? alpha, float alpha_value, int width) -> Tensor")
+def _segment_fwd(x: Tensor, *_: Any) -> Tensor:
+    """p of entmax on rows of any length, one behind the other; its backward needs p alone.
+
+    Row (h, k) of x (heads, entries) is x[h, ptr[k] : ptr[k + 1]]; ptr is int64, and no row is longer than ``width``. A
+    parameter has 1 number or one per row, heads first.
+    """
+    return like(x)
+
+
+@operator(
+    "_segment_bwd(Tensor p, Tensor g, Tensor ptr, Tensor? alpha, float alpha_value, int width, bool need_alpha) -> "
+    "(Tensor, Tensor)"
+)
+def _segment_bwd(
+    p: Tensor, g: Tensor, ptr: Tensor, alpha: Tensor | None, value: float, width: int, need: bool
+) -> tuple[Tensor, Tensor]:
+    """(dx, dα of each row)."""
+    rows = p.shape[0] * (ptr.shape[0] - 1) if need else 0
+    return like(p), p.new_empty((rows,), dtype=torch.float64)
+
+
 @operator("_topk_sparsemax_fwd(Tensor x, int k) -> (Tensor, Tensor)")
 def _topk_sparsemax_fwd(x: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """(p, whether it is sparsemax of the whole row); the backward is that of entmax at α = 2."""
@@ -118,12 +146,18 @@ def _rsoftmax_fwd(x: Tensor, rate: Tensor | None, value: float) -> Tensor:
     return like(x)
 
 
+@operator("_rsoftmax_keep(Tensor x, Tensor? rate, float rate_value) -> (Tensor, Tensor)")
+def _rsoftmax_keep(x: Tensor, rate: Tensor | None, value: float) -> tuple[Tensor, Tensor]:
+    """(p, the cut of each row): (rows, 7) float64, opaque; the backward may do without."""
+    return like(x), x.new_empty((_rows(x), 7), dtype=torch.float64)
+
+
 @operator(
-    "_rsoftmax_bwd(Tensor x, Tensor g, Tensor? rate, float rate_value, bool detach_threshold, bool need_rate) -> "
+    "_rsoftmax_bwd(Tensor x, Tensor g, Tensor? rate, float rate_value, Tensor? cuts, bool need_rate) -> "
     "(Tensor, Tensor)"
 )
 def _rsoftmax_bwd(
-    x: Tensor, g: Tensor, rate: Tensor | None, value: float, detach: bool, need: bool
+    x: Tensor, g: Tensor, rate: Tensor | None, value: float, cuts: Tensor | None, need: bool
 ) -> tuple[Tensor, Tensor]:
     """(dx, d rate of each row)."""
     return like(x), _per_row(x, need)
@@ -138,6 +172,68 @@ def _budget_fwd(x: Tensor, budget: Tensor | None, value: float) -> Tensor:
 @operator("_budget_bwd(Tensor p, Tensor g, bool need_budget) -> (Tensor, Tensor)")
 def _budget_bwd(p: Tensor, g: Tensor, need: bool) -> tuple[Tensor, Tensor]:
     """(dx, d budget of each row)."""
+    return like(p), _per_row(p, need)
+
+
+@operator("_tsoftmax_fwd(Tensor x, Tensor? t, float t_value) -> Tensor")
+def _tsoftmax_fwd(x: Tensor, t: Tensor | None, value: float) -> Tensor:
+    """p; its backward needs x alone."""
+    return like(x)
+
+
+@operator("_tsoftmax_bwd(Tensor x, Tensor g, Tensor? t, float t_value, bool need_t) -> (Tensor, Tensor)")
+def _tsoftmax_bwd(x: Tensor, g: Tensor, t: Tensor | None, value: float, need: bool) -> tuple[Tensor, Tensor]:
+    """(dx, dt of each row)."""
+    return like(x), _per_row(x, need)
+
+
+@operator("_sigsoftmax_fwd(Tensor x) -> Tensor")
+def _sigsoftmax_fwd(x: Tensor) -> Tensor:
+    """p; its backward needs x alone."""
+    return like(x)
+
+
+@operator("_sigsoftmax_bwd(Tensor x, Tensor g) -> Tensor")
+def _sigsoftmax_bwd(x: Tensor, g: Tensor) -> Tensor:
+    """dx."""
+    return like(x)
+
+
+@operator("_sparsegen_fwd(Tensor x, Tensor? lam, float lam_value) -> Tensor")
+def _sparsegen_fwd(x: Tensor, lam: Tensor | None, value: float) -> Tensor:
+    """p; its backward needs p alone."""
+    return like(x)
+
+
+@operator("_sparsegen_bwd(Tensor p, Tensor g, Tensor? lam, float lam_value, bool need_lam) -> (Tensor, Tensor)")
+def _sparsegen_bwd(p: Tensor, g: Tensor, lam: Tensor | None, value: float, need: bool) -> tuple[Tensor, Tensor]:
+    """(dx, dλ of each row)."""
+    return like(p), _per_row(p, need)
+
+
+@operator("_hourglass_fwd(Tensor x, Tensor? q, float q_value) -> Tensor")
+def _hourglass_fwd(x: Tensor, q: Tensor | None, value: float) -> Tensor:
+    """p of sparsehourglass; its backward needs x and p."""
+    return like(x)
+
+
+@operator("_hourglass_bwd(Tensor x, Tensor p, Tensor g, Tensor? q, float q_value, bool need_q) -> (Tensor, Tensor)")
+def _hourglass_bwd(
+    x: Tensor, p: Tensor, g: Tensor, q: Tensor | None, value: float, need: bool
+) -> tuple[Tensor, Tensor]:
+    """(dx, dq of each row)."""
+    return like(p), _per_row(p, need)
+
+
+@operator("_normmax_fwd(Tensor x, Tensor? alpha, float alpha_value) -> Tensor")
+def _normmax_fwd(x: Tensor, alpha: Tensor | None, value: float) -> Tensor:
+    """p; its backward needs p alone."""
+    return like(x)
+
+
+@operator("_normmax_bwd(Tensor p, Tensor g, Tensor? alpha, float alpha_value, bool need_alpha) -> (Tensor, Tensor)")
+def _normmax_bwd(p: Tensor, g: Tensor, alpha: Tensor | None, value: float, need: bool) -> tuple[Tensor, Tensor]:
+    """(dx, dα of each row)."""
     return like(p), _per_row(p, need)
 
 
@@ -169,6 +265,23 @@ def _loss_fwd(x: Tensor, *_: Any) -> tuple[Tensor, ...]:
 )
 def _loss_bwd(x: Tensor, target: Tensor, g: Tensor, alpha: Tensor | None, *_: Any) -> tuple[Tensor, Tensor]:
     """(dx, dα of each row)."""
+    return like(x), _per_row(x, alpha is not None)
+
+
+@operator(
+    "_soft_loss_fwd(Tensor x, Tensor target, Tensor? alpha, float alpha_value) -> (Tensor, Tensor, Tensor, Tensor)"
+)
+def _soft_loss_fwd(x: Tensor, *_: Any) -> tuple[Tensor, ...]:
+    """The same for a target of coefficients, of the shape and type of ``x``."""
+    return _loss_fwd(x)
+
+
+@operator(
+    "_soft_loss_bwd(Tensor x, Tensor target, Tensor g, Tensor? alpha, float alpha_value, Tensor rows, Tensor index, "
+    "Tensor value) -> (Tensor, Tensor)"
+)
+def _soft_loss_bwd(x: Tensor, target: Tensor, g: Tensor, alpha: Tensor | None, *_: Any) -> tuple[Tensor, Tensor]:
+    """(dx, dα of each row); the target has no derivative."""
     return like(x), _per_row(x, alpha is not None)
 
 

@@ -24,6 +24,7 @@ REDUCTIONS = ("mean", "sum", "none")
 # The losses of rows by a kernel, of (x, target, parameter, smoothing, class weights or None for ones, which count only
 # with smoothing); a target of -1 counts as 0.
 RowLosses = Callable[[Tensor, Tensor, Tensor | None, float, Tensor | None], Tensor]
+SoftLosses = Callable[[Tensor, Tensor, Tensor | None], Tensor]  # of (x, coefficients, parameter)
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,7 @@ class Bound:
     parameters: tuple[Parameter, ...] = ()
     entropy: Callable[..., Tensor] | None = None
     kernel: RowLosses | None = None
+    soft_kernel: SoftLosses | None = None
 
 
 def class_dim(scores: Tensor) -> int:
@@ -183,6 +185,15 @@ def soft_rows(bound: Bound, smoothing: float, x: Tensor, *rest: Tensor, solve: S
     return loss if bound.entropy is None else loss - bound.entropy(target, *values)
 
 
+def _coefficients(target: Tensor, options: Options, x: Tensor) -> Tensor:
+    """What target probabilities, smoothing and class weights make of each ℓ_c, in the dtype of the scores."""
+    if options.label_smoothing or options.weight is not None:
+        target = target.to(work_dtype(x.device))
+    if options.label_smoothing:
+        target = (1 - options.label_smoothing) * target + options.label_smoothing / x.shape[-1]
+    return (target if options.weight is None else target * options.weight.to(target.dtype)).to(x.dtype)
+
+
 def classification_loss(bound: Bound, scores: Tensor, target: Tensor, options: Options) -> Tensor:
     """The loss over the class dimension of ``scores``, reduced."""
     where = options.where
@@ -201,13 +212,17 @@ def classification_loss(bound: Bound, scores: Tensor, target: Tensor, options: O
     out = loss_dtype(scores)
     run = partial(evaluate, width=1, dtype=work)
     kinds = {"soft": soft, "smoothing": options.label_smoothing, "weight": options.weight}
-    kinds |= {"conjugate": bound.kernel is not None, "entropy": bound.entropy is not None}
+    kinds |= {"conjugate": bound.kernel is not None, "entropy": bound.entropy is not None, "target": target}
     served = kernels_serve(where, x, *raw, **kinds)
     if soft:
         rows = partial(soft_rows, bound, options.label_smoothing)
         aims = target.movedim(dim, -1)
         # Without classes there are no terms: 0 a row, as in cross-entropy.
-        loss = run(rows, x, *raw, aims, weight).squeeze(-1) if classes else (x.to(work) * aims).sum(-1)
+        if served and classes and bound.soft_kernel is not None:
+            aims = _coefficients(aims, options, x)
+            loss = bound.soft_kernel(x.contiguous(), aims.contiguous(), raw[0] if raw else None).to(work)
+        else:
+            loss = run(rows, x, *raw, aims, weight).squeeze(-1) if classes else (x.to(work) * aims).sum(-1)
         count: Tensor | None = None if classes else loss.new_zeros(())  # what cross-entropy divides by there
     else:
         check_targets(target, classes, options.ignore_index, where)

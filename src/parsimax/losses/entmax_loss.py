@@ -16,8 +16,18 @@ from ..engine.precision import work_dtype
 from ..kernels.schemas import wide
 from ..mappings.entmax import ALPHA as ENTMAX_ALPHA
 from ..mappings.entmax import MEMBERS, Entmax, argmax_rows, entmax_conjugate
-from .contract import Bound, Options, RowLosses, check_no_weight, class_dim, classification_loss, hard_rows
-from .fused_rows import row_losses
+from .contract import (
+    Bound,
+    Options,
+    RowLosses,
+    SoftLosses,
+    check_no_weight,
+    class_dim,
+    classification_loss,
+    hard_rows,
+    soft_rows,
+)
+from .fused_rows import row_losses, soft_row_losses
 
 ALPHA = Entmax.entry.loss_setting or ENTMAX_ALPHA
 
@@ -32,8 +42,9 @@ SPECIAL = {alpha: entry.regulariser.conjugate for alpha, entry in MEMBERS.items(
 
 def bind(alpha: float | Tensor) -> Bound:
     if isinstance(alpha, (int, float)) and not isinstance(alpha, bool) and alpha in SPECIAL:
-        return Bound(SPECIAL[float(alpha)], kernel=kernel_at(float(alpha)))
-    return Bound(entmax_conjugate, (ALPHA.at(alpha),), kernel=kernel_at(0.0))
+        at = float(alpha)
+        return Bound(SPECIAL[at], kernel=kernel_at(at), soft_kernel=soft_kernel_at(at))
+    return Bound(entmax_conjugate, (ALPHA.at(alpha),), kernel=kernel_at(0.0), soft_kernel=soft_kernel_at(0.0))
 
 
 def by_formula(
@@ -73,6 +84,37 @@ def kernel_at(value: float) -> RowLosses:
     return partial(_rows, value=value)
 
 
+def soft_by_formula(x: Tensor, target: Tensor, alpha: Tensor | None, value: float) -> Tensor:
+    """The loss of each row against target probabilities (…, n)."""
+    bound, raw = (bind(value), ()) if alpha is None else (bind(alpha), (alpha,))
+    weight = torch.ones((1,) * (x.dim() - 1) + x.shape[-1:], dtype=work_dtype(x.device), device=x.device)
+    return soft_rows(bound, 0.0, x, *raw, target, weight, solve=Traced()).squeeze(-1)
+
+
+def _soft_formula(x: Tensor, *rest: Any) -> Tensor:
+    return soft_by_formula(x, *rest).to(wide(x))
+
+
+def _soft_rows(x: Tensor, target: Tensor, alpha: Tensor | None, value: float) -> Tensor:
+    run = torch.ops.parsimax.entmax_soft_loss if torch.compiler.is_compiling() else _soft_kernel
+    loss: Tensor = run(x, target, alpha, value)
+    return loss
+
+
+_soft_kernel = partial(soft_row_losses, whole=soft_by_formula)
+
+
+def soft_kernel_at(value: float) -> SoftLosses:
+    """The same for target probabilities."""
+    return partial(_soft_rows, value=value)
+
+
+define(
+    "entmax_soft_loss(Tensor x, Tensor target, Tensor? alpha, float value) -> Tensor",
+    _soft_kernel,
+    _soft_formula,
+    lambda x, *_: x.new_empty(x.shape[:-1], dtype=wide(x)),
+)
 define(
     "entmax_loss(Tensor x, Tensor target, Tensor? alpha, float value, float smoothing, Tensor? weight) -> Tensor",
     _kernel,

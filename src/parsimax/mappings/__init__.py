@@ -17,8 +17,19 @@ _exports = {each.__name__: each for entry in _entries for each in (entry.functio
 
 from .binary import entmoid15, sparsemoid  # noqa: E402
 from .log_entmax import log_entmax  # noqa: E402
+from .segments import segment_entmax, segment_entmax15, segment_softmax, segment_sparsemax  # noqa: E402
 from .support import support  # noqa: E402
 
-_exports |= {each.__name__: each for each in (entmoid15, log_entmax, sparsemoid, support)}  # what stands beside them
+_beside = (
+    entmoid15,
+    log_entmax,
+    segment_entmax,
+    segment_entmax15,
+    segment_softmax,
+    segment_sparsemax,
+    sparsemoid,
+    support,
+)
+_exports |= {each.__name__: each for each in _beside}
 globals().update(_exports)  # after the imports: a function takes the place of the file of its name
 __all__ = sorted(["REGISTRY", *_exports])

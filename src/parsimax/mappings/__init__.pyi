@@ -14,6 +14,10 @@ from .normmax import Normmax as Normmax
 from .normmax import normmax as normmax
 from .rsoftmax import RSoftmax as RSoftmax
 from .rsoftmax import rsoftmax as rsoftmax
+from .segments import segment_entmax as segment_entmax
+from .segments import segment_entmax15 as segment_entmax15
+from .segments import segment_softmax as segment_softmax
+from .segments import segment_sparsemax as segment_sparsemax
 from .sigsoftmax import SigSoftmax as SigSoftmax
 from .sigsoftmax import sigsoftmax as sigsoftmax
 from .softmax import Softmax as Softmax
@@ -51,6 +55,10 @@ __all__ = [
     "log_entmax",
     "normmax",
     "rsoftmax",
+    "segment_entmax",
+    "segment_entmax15",
+    "segment_softmax",
+    "segment_sparsemax",
     "sigsoftmax",
     "softmax",
     "sparsegen",

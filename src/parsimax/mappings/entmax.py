@@ -27,7 +27,7 @@ from ..kernels.schemas import like
 from ..parameters import Setting
 from .declaration import MappingModule
 from .entmax15 import Entmax15
-from .entmax_rule import entmax_kernel
+from .entmax_rule import entmax_kernel, fixed_entmax
 from .softmax import Softmax
 from .sparsemax import Sparsemax
 
@@ -177,6 +177,11 @@ KERNELS: dict[float, RowKernel] = {alpha: entry.kernel for alpha, entry in MEMBE
 KERNELS[math.inf] = entmax_kernel(math.inf)
 
 
+def _flat(alpha: float, scores: Tensor) -> bool:
+    """Whether a kernel takes that α, as kernels/backends.py says it."""
+    return alpha in SPECIAL or 0 <= alpha <= 2 or (alpha > 2 and scores.dtype != torch.float64)
+
+
 def entmax(
     scores: Tensor,
     alpha: float | Tensor = 1.5,
@@ -219,11 +224,13 @@ def entmax(
     Reference: Peters, Niculae and Martins, Sparse Sequence-to-Sequence Models, ACL 2019; Correia, Niculae and Martins,
     Adaptively Sparse Transformers, EMNLP 2019 (the gradient by α).
     """
-    if isinstance(alpha, (int, float)) and alpha in SPECIAL and not isinstance(alpha, bool):
+    if isinstance(alpha, (int, float)) and not isinstance(alpha, bool):
         alpha = float(alpha)
-        if mask is None and dtype is None and quick(scores, dim):
-            return KERNELS[alpha].forward(scores, None)
-        return apply(SPECIAL[alpha], scores, dim=dim, mask=mask, dtype=dtype, where="entmax", kernel=KERNELS[alpha])
+        if mask is None and dtype is None and _flat(alpha, scores) and quick(scores, dim):
+            return fixed_entmax(alpha)(scores)
+        if alpha in SPECIAL:
+            kernel = KERNELS[alpha]
+            return apply(SPECIAL[alpha], scores, dim=dim, mask=mask, dtype=dtype, where="entmax", kernel=kernel)
     return apply(
         entmax_rows,
         scores,

@@ -12,9 +12,9 @@ from ..engine.chunked import Solve, settled
 from ..engine.modes import quick
 from ..engine.search import ascend, narrowed, search
 from .declaration import MappingModule
-from .entmax_rule import entmax_kernel
+from .entmax_rule import entmax_kernel, fixed_entmax
 
-KERNEL = entmax_kernel(1.5)
+KERNEL, QUICK = entmax_kernel(1.5), fixed_entmax(1.5)
 
 
 def _sorted(z: Tensor) -> Tensor:
@@ -99,7 +99,7 @@ def entmax15(scores: Tensor, dim: int = -1, *, mask: Tensor | None = None, dtype
     Reference: Peters, Niculae and Martins, Sparse Sequence-to-Sequence Models, ACL 2019.
     """
     if mask is None and dtype is None and quick(scores, dim):
-        return KERNEL.forward(scores, None)
+        return QUICK(scores)
     return apply(entmax15_rows, scores, dim=dim, mask=mask, dtype=dtype, where="entmax15", kernel=KERNEL)
 
 

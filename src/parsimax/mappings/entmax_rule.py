@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import partial
+from functools import lru_cache, partial
 
 import torch
 from torch import Tensor
 
-from ..engine.fused import RowKernel
+from ..engine.fused import Fixed, RowKernel
 from ..engine.modes import direct
 
 ops = torch.ops.parsimax
-_entmax_fwd = direct(ops._entmax_fwd.default)  # choosing the overload anew at each call costs a microsecond
+# Choosing the overload anew at each call costs a microsecond.
+_entmax_fwd, _entmax_dx = direct(ops._entmax_fwd.default), direct(ops._entmax_dx.default)
 
 
 def _wide(p: Tensor) -> Tensor:
@@ -71,6 +72,21 @@ def _second_remainder(y: Tensor) -> Tensor:
     series = 0.5 - t / 6 * (1 - t / 4 * (1 - t / 5 * (1 - t / 6 * (1 - t / 7 * (1 - t / 8 * (1 - t / 9))))))
     far = torch.where(near, 1, y)
     return torch.where(near, series, ((-far).expm1() + far) / far.square())
+
+
+@lru_cache(maxsize=256)  # a schedule has many α
+def fixed_entmax(alpha: float) -> Fixed:
+    """entmax of a fixed α without anything to check, for :func:`~parsimax.engine.modes.quick` calls."""
+
+    def forward(x: Tensor) -> Tensor:
+        p: Tensor = _entmax_fwd(x, None, alpha)
+        return p
+
+    def backward(p: Tensor, g: Tensor) -> Tensor:
+        dx: Tensor = _entmax_dx(p, g, alpha)
+        return dx
+
+    return Fixed(forward, backward, lambda p, g: entmax_rule(p, g, None, alpha)[0])
 
 
 def entmax_kernel(value: float | None) -> RowKernel:

@@ -10,10 +10,14 @@ from torch import Tensor
 from ..engine.apply import apply
 from ..engine.arguments import Interval
 from ..engine.chunked import Solve, settled
+from ..engine.fused import RowKernel
+from ..engine.operators import define
 from ..engine.search import ascend, narrowed, search
+from ..kernels.schemas import like
 from ..parameters import Setting
 from .declaration import MappingModule
 
+ops = torch.ops.parsimax
 ALPHA = Setting(
     "alpha",
     Interval(1, math.inf, closed_low=False, closed_high=False),
@@ -56,6 +60,42 @@ def normmax_rows(z: Tensor, live: Tensor, alpha: Tensor, *, solve: Solve) -> Ten
             excess = apart + (first.sum(-1, keepdim=True) - 1)
             tau = tau + excess / ((power + 1) * less.sum(-1, keepdim=True))
     return less / less.sum(-1, keepdim=True)
+
+
+def normmax_rule(p: Tensor, g: Tensor, alpha: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    """The derivative from p alone: with S = 1/‖p‖_α, d = (p S)^(α-1) is the distance from the threshold.
+
+    With w = p/d, h = g - <p, g> and m = 1/(α-1), dx = m (w h - p <w, h>): the threshold moves with <p, dx>. α moves the
+    power of d and the threshold: dα = -m² (<p h, log d> - m/((m+1) S) <p S d, log d> <w, h>). NaN counts as support.
+    """
+    out, p, g = p.dtype, p.double(), g.double()
+    a = alpha.double() if alpha is not None else torch.full((), 2.0, dtype=p.dtype)
+    on, m = p != 0, 1 / (a - 1)
+    log = torch.where(on, p, 1).log()
+    norm = torch.where(on, (a * log).exp(), 0).sum(-1, keepdim=True)
+    size = -torch.where(norm == 0, 1, norm).log() / a  # log S
+    depth = torch.where(on, (a - 1) * (log + size), 0)  # log d
+    h = torch.where(on, g - torch.where(on, p * g, 0).sum(-1, keepdim=True), 0)
+    moved = torch.where(on, (log - depth).exp() * h, 0)
+    shift = moved.sum(-1, keepdim=True)
+    own = (p * h * depth).sum(-1, keepdim=True)
+    cross = torch.where(on, (log + depth).exp() * depth, 0).sum(-1, keepdim=True)
+    return (m * (moved - p * shift)).to(out), -m.square() * (own - m / (m + 1) * cross * shift)
+
+
+def normmax_kernel() -> RowKernel:
+    def forward(x: Tensor, alpha: Tensor | None) -> Tensor:
+        p: Tensor = ops._normmax_fwd(x, alpha, 0.0)
+        return p
+
+    def backward(p: Tensor, g: Tensor, alpha: Tensor | None, want: bool) -> tuple[Tensor, Tensor | None]:
+        dx, change = ops._normmax_bwd(p, g, alpha, 0.0, want)
+        return dx, change if want else None
+
+    return RowKernel(forward, backward, normmax_rule, lambda x, alpha: ops.normmax(x, alpha), rule_from_output=False)
+
+
+KERNEL = normmax_kernel()
 
 
 def norm_entropy(p: Tensor, alpha: Tensor) -> Tensor:
@@ -103,9 +143,28 @@ def normmax(
 
     Reference: Blondel, Martins and Niculae, Learning with Fenchel-Young Losses, JMLR 2020.
     """
-    parameter = ALPHA.at(alpha)
-    return apply(normmax_rows, scores, parameter, dim=dim, mask=mask, dtype=dtype, where="normmax")
+    return apply(
+        normmax_rows,
+        scores,
+        ALPHA.at(alpha),
+        dim=dim,
+        mask=mask,
+        dtype=dtype,
+        where="normmax",
+        kernel=KERNEL,
+        alpha=alpha,
+    )
 
 
-class Normmax(MappingModule, function=normmax, setting=ALPHA, entropy=norm_entropy, conjugate=normmax_conjugate):
+define("normmax(Tensor x, Tensor alpha) -> Tensor", KERNEL, normmax, like)
+
+
+class Normmax(
+    MappingModule,
+    function=normmax,
+    setting=ALPHA,
+    kernel=KERNEL,
+    entropy=norm_entropy,
+    conjugate=normmax_conjugate,
+):
     alpha: float | Tensor

@@ -61,7 +61,17 @@ def rsoftmax_kernel(rule: Rule) -> RowKernel:
         return p
 
     def backward(x: Tensor, g: Tensor, rate: Tensor | None, want: bool) -> tuple[Tensor, Tensor | None]:
-        dx, change = ops._rsoftmax_bwd(x, g, rate, 0.0, False, want)
+        dx, change = ops._rsoftmax_bwd(x, g, rate, 0.0, None, want)
+        return dx, change if want else None
+
+    def keep(x: Tensor, rate: Tensor) -> tuple[Tensor, Tensor]:
+        p, cuts = ops._rsoftmax_keep(x, rate, 0.0)
+        return p, cuts
+
+    def backward_from_cuts(
+        _: Tensor, x: Tensor, g: Tensor, rate: Tensor, cuts: Tensor, want: bool
+    ) -> tuple[Tensor, Tensor | None]:
+        dx, change = ops._rsoftmax_bwd(x, g, rate, 0.0, cuts, want)
         return dx, change if want else None
 
     return RowKernel(
@@ -71,6 +81,9 @@ def rsoftmax_kernel(rule: Rule) -> RowKernel:
         operator=lambda x, rate: ops.rsoftmax(x, rate),
         saves_input=True,
         rule_from_output=False,
+        sized=True,
+        learn=keep,
+        learn_backward=backward_from_cuts,
     )
 
 

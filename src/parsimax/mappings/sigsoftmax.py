@@ -6,15 +6,35 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ..engine.apply import apply, unshifted
+from ..engine.apply import apply, formula_rule, unshifted
 from ..engine.chunked import Solve
+from ..engine.fused import RowKernel
+from ..engine.operators import define
+from ..kernels.schemas import like
 from .declaration import MappingModule
 from .softmax import softmax_rows
+
+ops = torch.ops.parsimax
 
 
 @unshifted
 def sigsoftmax_rows(z: Tensor, live: Tensor, *, solve: Solve) -> Tensor:
     return softmax_rows(z + F.logsigmoid(z), live, solve=solve)
+
+
+def sigsoftmax_kernel() -> RowKernel:
+    def forward(x: Tensor, _: Tensor | None) -> Tensor:
+        p: Tensor = ops._sigsoftmax_fwd(x)
+        return p
+
+    def backward(x: Tensor, g: Tensor, _: Tensor | None, want: bool) -> tuple[Tensor, Tensor | None]:
+        return ops._sigsoftmax_bwd(x, g), None
+
+    rule = formula_rule(sigsoftmax_rows)
+    return RowKernel(forward, backward, rule, lambda x: ops.sigsoftmax(x), saves_input=True, rule_from_output=False)
+
+
+KERNEL = sigsoftmax_kernel()
 
 
 def sigsoftmax(
@@ -42,8 +62,11 @@ def sigsoftmax(
 
     Reference: Kanai, Fujiwara, Yamanaka and Adachi, Sigsoftmax, NeurIPS 2018.
     """
-    return apply(sigsoftmax_rows, scores, dim=dim, mask=mask, dtype=dtype, where="sigsoftmax")
+    return apply(sigsoftmax_rows, scores, dim=dim, mask=mask, dtype=dtype, where="sigsoftmax", kernel=KERNEL)
 
 
-class SigSoftmax(MappingModule, function=sigsoftmax, sparse=False, shift_invariant=False):
+define("sigsoftmax(Tensor x) -> Tensor", KERNEL, sigsoftmax, like)
+
+
+class SigSoftmax(MappingModule, function=sigsoftmax, kernel=KERNEL, sparse=False, shift_invariant=False):
     pass

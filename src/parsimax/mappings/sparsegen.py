@@ -10,10 +10,14 @@ from torch import Tensor
 from ..engine.apply import apply
 from ..engine.arguments import Interval
 from ..engine.chunked import Solve, settled
+from ..engine.fused import RowKernel
+from ..engine.operators import define
+from ..kernels.schemas import like
 from ..parameters import Setting
 from .declaration import MappingModule
 from .sparsemax import gini, sparsemax_rows
 
+ops = torch.ops.parsimax
 LAM = Setting(
     "lam",
     Interval(-math.inf, 1, closed_low=False, closed_high=False),
@@ -24,6 +28,31 @@ LAM = Setting(
 
 def sparsegen_rows(z: Tensor, live: Tensor, lam: Tensor, *, solve: Solve) -> Tensor:
     return sparsemax_rows(z / (1 - lam), live, solve=solve)
+
+
+def sparsegen_rule(p: Tensor, g: Tensor, lam: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    """With h = g - its mean over the support: dx = h / (1 - λ), and dλ = Σ h p / (1 - λ). NaN counts as support."""
+    out, p, g = p.dtype, p.double(), g.double()
+    scale = 1 / (1 - lam.double()) if lam is not None else torch.ones((), dtype=p.dtype)
+    on = p != 0
+    mean = torch.where(on, g, 0).sum(-1, keepdim=True) / on.sum(-1, keepdim=True).clamp(min=1)
+    dx = torch.where(on, g - mean, 0) * scale * torch.where(p.isnan(), math.nan, 1.0)
+    return dx.to(out), (dx * p).sum(-1, keepdim=True)
+
+
+def sparsegen_kernel() -> RowKernel:
+    def forward(x: Tensor, lam: Tensor | None) -> Tensor:
+        p: Tensor = ops._sparsegen_fwd(x, lam, 0.0)
+        return p
+
+    def backward(p: Tensor, g: Tensor, lam: Tensor | None, want: bool) -> tuple[Tensor, Tensor | None]:
+        dx, change = ops._sparsegen_bwd(p, g, lam, 0.0, want)
+        return dx, change if want else None
+
+    return RowKernel(forward, backward, sparsegen_rule, operator=lambda x, lam: ops.sparsegen(x, lam))
+
+
+KERNEL = sparsegen_kernel()
 
 
 def sparsegen_entropy(p: Tensor, lam: Tensor) -> Tensor:
@@ -70,10 +99,19 @@ def sparsegen(
 
     Reference: Laha et al., On Controllable Sparse Alternatives to Softmax, NeurIPS 2018.
     """
-    return apply(sparsegen_rows, scores, LAM.at(lam), dim=dim, mask=mask, dtype=dtype, where="sparsegen")
+    parameter = LAM.at(lam)
+    return apply(sparsegen_rows, scores, parameter, dim=dim, mask=mask, dtype=dtype, where="sparsegen", kernel=KERNEL)
+
+
+define("sparsegen(Tensor x, Tensor lam) -> Tensor", KERNEL, sparsegen, like)
 
 
 class Sparsegen(
-    MappingModule, function=sparsegen, setting=LAM, entropy=sparsegen_entropy, conjugate=sparsegen_conjugate
+    MappingModule,
+    function=sparsegen,
+    setting=LAM,
+    kernel=KERNEL,
+    entropy=sparsegen_entropy,
+    conjugate=sparsegen_conjugate,
 ):
     lam: float | Tensor

@@ -7,14 +7,18 @@ import math
 import torch
 from torch import Tensor
 
-from ..engine.apply import apply, unshifted
+from ..engine.apply import apply, formula_rule, unshifted
 from ..engine.arguments import Interval
 from ..engine.chunked import Solve
+from ..engine.fused import RowKernel
+from ..engine.operators import define
+from ..kernels.schemas import like
 from ..parameters import Setting
 from .declaration import MappingModule
 from .sparsemax import sparsemax_rows
 from .tsoftmax import from_top
 
+ops = torch.ops.parsimax
 Q = Setting(
     "q",
     Interval(0, math.inf, closed_low=False, closed_high=False),
@@ -33,6 +37,24 @@ def hourglass_scale(z: Tensor, live: Tensor, q: Tensor) -> Tensor:
 @unshifted
 def sparsehourglass_rows(z: Tensor, live: Tensor, q: Tensor, *, solve: Solve) -> Tensor:
     return sparsemax_rows(hourglass_scale(z, live, q) * from_top(z, live), live, solve=solve)
+
+
+def hourglass_kernel() -> RowKernel:
+    def forward(x: Tensor, q: Tensor | None) -> Tensor:
+        p: Tensor = ops._hourglass_fwd(x, q, 0.0)
+        return p
+
+    def backward(x: Tensor, g: Tensor, q: Tensor | None, want: bool, p: Tensor) -> tuple[Tensor, Tensor | None]:
+        dx, change = ops._hourglass_bwd(x, p, g, q, 0.0, want)
+        return dx, change if want else None
+
+    rule = formula_rule(sparsehourglass_rows, Q.domain)
+    return RowKernel(
+        forward, backward, rule, lambda x, q: ops.sparsehourglass(x, q), saves_both=True, rule_from_output=False
+    )
+
+
+KERNEL = hourglass_kernel()
 
 
 def sparsehourglass(
@@ -68,9 +90,12 @@ def sparsehourglass(
 
     Reference: Laha et al., On Controllable Sparse Alternatives to Softmax, NeurIPS 2018.
     """
-    parameter = Q.at(q)
-    return apply(sparsehourglass_rows, scores, parameter, dim=dim, mask=mask, dtype=dtype, where="sparsehourglass")
+    parameter, where = Q.at(q), "sparsehourglass"
+    return apply(sparsehourglass_rows, scores, parameter, dim=dim, mask=mask, dtype=dtype, where=where, kernel=KERNEL)
 
 
-class SparseHourglass(MappingModule, function=sparsehourglass, setting=Q, shift_invariant=False):
+define("sparsehourglass(Tensor x, Tensor q) -> Tensor", KERNEL, sparsehourglass, like)
+
+
+class SparseHourglass(MappingModule, function=sparsehourglass, setting=Q, kernel=KERNEL, shift_invariant=False):
     q: float | Tensor

@@ -12,9 +12,9 @@ from ..engine.chunked import Solve, settled
 from ..engine.modes import quick
 from ..engine.search import ascend, narrowed, search
 from .declaration import MappingModule
-from .entmax_rule import entmax_kernel
+from .entmax_rule import entmax_kernel, fixed_entmax
 
-KERNEL = entmax_kernel(2.0)
+KERNEL, QUICK = entmax_kernel(2.0), fixed_entmax(2.0)
 
 
 def _sorted(z: Tensor) -> Tensor:
@@ -80,7 +80,7 @@ def sparsemax(scores: Tensor, dim: int = -1, *, mask: Tensor | None = None, dtyp
     Reference: Martins and Astudillo, From Softmax to Sparsemax, ICML 2016.
     """
     if mask is None and dtype is None and quick(scores, dim):
-        return KERNEL.forward(scores, None)
+        return QUICK(scores)
     return apply(sparsemax_rows, scores, dim=dim, mask=mask, dtype=dtype, where="sparsemax", kernel=KERNEL)
 
 

@@ -7,12 +7,16 @@ import math
 import torch
 from torch import Tensor
 
-from ..engine.apply import apply
+from ..engine.apply import apply, formula_rule
 from ..engine.arguments import Interval
 from ..engine.chunked import Solve
+from ..engine.fused import RowKernel
+from ..engine.operators import define
+from ..kernels.schemas import like
 from ..parameters import Setting
 from .declaration import MappingModule
 
+ops = torch.ops.parsimax
 T = Setting(
     "t", Interval(0, math.inf, closed_low=False), example=1.5, about="a score that far below the largest gets 0"
 )
@@ -31,7 +35,23 @@ def from_top(z: Tensor, live: Tensor) -> Tensor:
 
 def tsoftmax_rows(z: Tensor, live: Tensor, t: Tensor, *, solve: Solve) -> Tensor:
     z = from_top(z, live)
-    return weighted_softmax((1 + z / t).clamp(min=0), z, live)
+    return weighted_softmax(torch.relu(1 + z / t), z, live)  # relu and not clamp: a score at the cut has no gradient
+
+
+def tsoftmax_kernel() -> RowKernel:
+    def forward(x: Tensor, t: Tensor | None) -> Tensor:
+        p: Tensor = ops._tsoftmax_fwd(x, t, 0.0)
+        return p
+
+    def backward(x: Tensor, g: Tensor, t: Tensor | None, want: bool) -> tuple[Tensor, Tensor | None]:
+        dx, change = ops._tsoftmax_bwd(x, g, t, 0.0, want)
+        return dx, change if want else None
+
+    rule = formula_rule(tsoftmax_rows, T.domain)
+    return RowKernel(forward, backward, rule, lambda x, t: ops.tsoftmax(x, t), saves_input=True, rule_from_output=False)
+
+
+KERNEL = tsoftmax_kernel()
 
 
 def tsoftmax(
@@ -66,8 +86,11 @@ def tsoftmax(
 
     Reference: Bałazy, Struski, Śmieja and Tabor, r-softmax, ICCS 2023.
     """
-    return apply(tsoftmax_rows, scores, T.at(t), dim=dim, mask=mask, dtype=dtype, where="tsoftmax")
+    return apply(tsoftmax_rows, scores, T.at(t), dim=dim, mask=mask, dtype=dtype, where="tsoftmax", kernel=KERNEL)
 
 
-class TSoftmax(MappingModule, function=tsoftmax, setting=T):
+define("tsoftmax(Tensor x, Tensor t) -> Tensor", KERNEL, tsoftmax, like)
+
+
+class TSoftmax(MappingModule, function=tsoftmax, setting=T, kernel=KERNEL):
     t: float | Tensor

@@ -12,6 +12,7 @@
 #pragma once
 #include "attention.h"
 #include "attention_rows.inl"
+#include "select.inl"
 #include "topk.inl"
 namespace {
 namespace attention {

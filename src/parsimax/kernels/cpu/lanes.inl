@@ -306,20 +306,29 @@ inline void solve_lanes_fixed(V<T>* z, i64 columns, V<T> count, V<T>& E, V<T>& s
     if (!gt_bits<T>(live, V<T>{})) break;
   }
 }
-// The p of such an edge, and the lanes where they do not sum to 1.
-template <class T, Kind A>
-inline unsigned evaluate_lanes_fixed(const V<T>* z, V<T>* out, i64 columns, V<T> E, V<T> step) {
-  Wide<T> total{};
+// The p of such an edge, and the lanes where they do not sum to 1. ESCORT: their roots d instead, divided by the sum of
+// them, which moves by `held` times what the edge is off by: (sum p - 1) / (2 sum d).
+template <class T, Kind A, bool ESCORT = false>
+inline unsigned evaluate_lanes_fixed(const V<T>* z, V<T>* out, i64 columns, V<T> E, V<T> step, V<T> held) {
+  Wide<T> total{}, roots{};
   for (i64 j = 0; j < columns;) {
-    V<T> some{};
+    V<T> some{}, root{};
     for (i64 u = 0; u < COLUMNS && j < columns; u++, j++) {
-      const V<T> d = positive<T>(z[j] * LANE_SLOPE<T, A> + E - step);
-      out[j] = A == SPARSEMAX ? d : d * d;
-      some += out[j];
+      const V<T> d = positive<T>(z[j] * LANE_SLOPE<T, A> + E - step), p = A == SPARSEMAX ? d : d * d;
+      out[j] = ESCORT ? d : p;
+      some += p;
+      if constexpr (ESCORT) root += d;
     }
     total += widen<T>(some);
+    if constexpr (ESCORT) roots += widen<T>(root);
   }
-  const V<T> off = narrow<T>(total - 1), size = off < 0 ? -off : off;
+  const V<T> off = narrow<T>(total - 1);
+  V<T> size = off < 0 ? -off : off;
+  if constexpr (ESCORT) {
+    const V<T> scale = 1 / narrow<T>(roots), moved = held * T(0.5) * scale * scale;
+    for (i64 j = 0; j < columns; j++) out[j] *= scale;
+    size *= moved > 1 ? moved : all<T>(1);
+  }
   return nle_bits<T>(size,
                      all<T>(tolerance(A == SPARSEMAX ? parsimax::SPARSEMAX_LANE : parsimax::ENTMAX15_LANE, PROOF<T>)));
 }

@@ -59,6 +59,14 @@ template <class T, class S> inline double weighted_sum(const S* x, i64 n, T max,
   return sum.get();
 }
 
+template <class O, class T>
+inline void keep_support(const parsimax::LossArgs& args, i64 r, const Support<T>& s, const T* value) {
+  if (s.count > args.cap) return;
+  auto index = args.index + r * args.cap;
+  auto kept = (O*)args.value + r * args.cap;
+  for (i64 i = 0; i < s.count; i++) index[i] = s.index ? s.index[i] : int32_t(i), kept[i] = O(value[i]);
+}
+
 template <class T, class S>
 inline void loss_row(const parsimax::LossArgs& args, i64 r, const Alpha& a, const Scratch& sc) {
   const i64 n = args.n, c = args.target[r];
@@ -81,11 +89,7 @@ inline void loss_row(const parsimax::LossArgs& args, i64 r, const Alpha& a, cons
   if (mix.rest != 0) total += mix.rest * (args.weight_sum * rest - weighted_sum<T>(x, n, T(s.max), mix.weight));
   end(s.count, total, args.alpha.data ? mix.own * entropy_slope<T>(a, value, s.count) : 0);
   row.max = s.max, row.w = s.edge.w, row.E = s.edge.E;
-  if (s.count <= args.cap) {
-    auto index = args.index + r * args.cap;
-    auto kept = (Compute<S>*)args.value + r * args.cap;
-    for (i64 i = 0; i < s.count; i++) index[i] = s.index ? s.index[i] : int32_t(i), kept[i] = Compute<S>(value[i]);
-  }
+  keep_support<Compute<S>>(args, r, s, value);
 }
 template <class T, class S>
 inline void loss_grad_row(const parsimax::LossArgs& args, i64 r, const Alpha& a, const Scratch& sc) {
@@ -127,23 +131,102 @@ inline void loss_grad_row(const parsimax::LossArgs& args, i64 r, const Alpha& a,
   }
   dx[c] = from_float<S>(g * (mix.own * at_target - mix.hit - mix.at(c)));
 }
-template <class S, bool GRAD> void loss_rows_of(const void* args_, i64 first, i64 last, void* scratch) {
+// Against coefficients y of all classes: sum y Omega* - <y, z>, where a forbidden class counts only if its coefficient
+// is not 0. The gradient is sum y p - y: one pass over y, and the support on top.
+template <class T, class S>
+inline void soft_loss_row(const parsimax::LossArgs& args, i64 r, const Alpha& a, const Scratch& sc) {
+  const i64 n = args.n;
+  auto x = (const S*)args.x + r * n, y = (const S*)args.soft + r * n;
+  auto loss = (Compute<S>*)args.loss + r;
+  parsimax::LossRow& row = args.rows[r];
+  row = {};
+  T* value = sc.numbers<T>(0);
+  const Support<T> s = find_support<T>(x, n, a, value, sc.index());
+  if (s.status == NOT_A_NUMBER || a.alpha == 0) {
+    row.count = ROW_NAN, row.dalpha = __builtin_nan(""), *loss = Compute<S>(row.dalpha);
+    return;
+  }
+  const V<T> max = all<T>(s.status == EMPTY ? 0 : s.max);
+  Total<T> mass, along;
+  for (i64 i = 0; i < n;) {
+    V<T> some{}, dot{};
+    for (int u = 0; u < 8 && i < n; u++, i += W<T>) {
+      const V<T> c = load<T>(y + i, n - i, T(0));
+      some += c;
+      dot += c != 0 ? c * (load<T>(x + i, n - i, T(0)) - max) : V<T>{};
+    }
+    mass.add(some);
+    along.add(dot);
+  }
+  const double total = mass.get(), omega = s.status == EMPTY || a.kind == ARGMAX ? 0 : (a.b * s.pz + s.theta) / a.alpha;
+  *loss = Compute<S>((total != 0 ? total * omega : 0) - along.get());
+  row.count = s.status == EMPTY ? i64(ROW_EMPTY) : s.count;
+  if (s.status == EMPTY) return;
+  row.dalpha = args.alpha.data ? total * entropy_slope<T>(a, value, s.count) : 0;
+  row.max = s.max, row.w = s.edge.w, row.E = s.edge.E;
+  keep_support<Compute<S>>(args, r, s, value);
+}
+template <class T, class S>
+inline void soft_loss_grad_row(const parsimax::LossArgs& args, i64 r, const Alpha& a, const Scratch& sc) {
+  const i64 n = args.n;
+  auto y = (const S*)args.soft + r * n;
+  auto dx = (S*)args.dx + r * n;
+  const parsimax::LossRow& row = args.rows[r];
+  const double g = at(args.g, r);
+  if (row.count == ROW_NAN) return fill_row(dx, n, __builtin_nan(""));
+  Total<T> mass;
+  const V<T> down = all<T>(-g);
+  for (i64 i = 0; i < n;) {
+    V<T> some{};
+    for (int u = 0; u < 8 && i < n; u++, i += W<T>) {
+      const V<T> c = load<T>(y + i, n - i, T(0));
+      some += c;
+      store<S, T>(dx + i, c * down, n - i);
+    }
+    mass.add(some);
+  }
+  if (row.count == ROW_EMPTY) return;
+  const double total = mass.get();
+  auto add = [&](auto* value, const int32_t* index, i64 count) {
+    for (i64 i = 0; i < count; i++) {
+      const i64 k = index ? index[i] : i;
+      dx[k] = from_float<S>(g * (total * value[i] - scalar_float(y[k])));
+    }
+  };
+  if (row.count <= args.cap)
+    return add((const Compute<S>*)args.value + r * args.cap, args.index + r * args.cap, row.count);
+  T* value = sc.numbers<T>(0);
+  const Edge e{row.w, row.E};
+  const Gathered found = gather<T>((const S*)args.x + r * n, n, T(row.max), cut(a, e), value, sc.index());
+  evaluate<T, false>(a, e, value, found.count, value, (double*)nullptr);
+  add(value, found.dense ? nullptr : sc.index(), found.count);
+}
+enum LossPass { LOSS, LOSS_GRAD, SOFT_LOSS, SOFT_LOSS_GRAD };
+template <class S, LossPass PASS> void loss_rows_of(const void* args_, i64 first, i64 last, void* scratch) {
   const auto& args = *(const parsimax::LossArgs*)args_;
   const Scratch sc{(char*)scratch, args.n};
   for (i64 r = first; r < last; r++) {
     const Alpha a(at(args.alpha, r));
     auto run = [&](auto t) {
-      if constexpr (GRAD) loss_grad_row<decltype(t), S>(args, r, a, sc);
-      else loss_row<decltype(t), S>(args, r, a, sc);
+      if constexpr (PASS == LOSS) loss_row<decltype(t), S>(args, r, a, sc);
+      if constexpr (PASS == LOSS_GRAD) loss_grad_row<decltype(t), S>(args, r, a, sc);
+      if constexpr (PASS == SOFT_LOSS) soft_loss_row<decltype(t), S>(args, r, a, sc);
+      if constexpr (PASS == SOFT_LOSS_GRAD) soft_loss_grad_row<decltype(t), S>(args, r, a, sc);
     };
     if (a.alpha > 2) run(double());
     else run(Compute<S>());
   }
 }
 template <class S> void loss_rows(const void* a, i64 first, i64 last, void* s) {
-  loss_rows_of<S, false>(a, first, last, s);
+  loss_rows_of<S, LOSS>(a, first, last, s);
 }
 template <class S> void loss_grad_rows(const void* a, i64 first, i64 last, void* s) {
-  loss_rows_of<S, true>(a, first, last, s);
+  loss_rows_of<S, LOSS_GRAD>(a, first, last, s);
+}
+template <class S> void soft_loss_rows(const void* a, i64 first, i64 last, void* s) {
+  loss_rows_of<S, SOFT_LOSS>(a, first, last, s);
+}
+template <class S> void soft_loss_grad_rows(const void* a, i64 first, i64 last, void* s) {
+  loss_rows_of<S, SOFT_LOSS_GRAD>(a, first, last, s);
 }
 }  // namespace

@@ -3,6 +3,7 @@
 #include "support.inl"
 #include "rows.h"
 namespace {
+constexpr double LOG2_E = 1.4426950408889634;
 template <class S> struct ComputeOf {
   using type = float;
 };

@@ -1,102 +1,15 @@
-// Row operators over libtorch's stable ABI. No Python symbol is used: the library is loaded by torch.ops.load_library.
-#include <torch/csrc/stable/library.h>
-#include <torch/csrc/stable/ops.h>
-#include <torch/csrc/stable/tensor.h>
-
-#include <algorithm>
-#include <memory>
-#include <optional>
-#include <tuple>
-
-#include "level.h"
+// The mappings' operators over libtorch's stable ABI. No Python symbol is used: torch.ops.load_library loads them.
+#include "run.h"
 
 using namespace parsimax;
-using torch::headeronly::ScalarType;
-using torch::stable::Tensor;
-
-static const RowKernels& kernels() { return level().rows; }
-
-static int type_of(const Tensor& x) {
-  switch (x.scalar_type()) {
-    case ScalarType::Float:
-      return 0;
-    case ScalarType::Double:
-      return 1;
-    case ScalarType::BFloat16:
-      return 2;
-    case ScalarType::Half:
-      return 3;
-    default:
-      STD_TORCH_CHECK(false, "parsimax: scores must be float32, float64, bfloat16 or float16");
-      return 0;
-  }
-}
-struct Rows {
-  int64_t n, rows;
-};
-static Rows rows_of(const Tensor& x) {
-  STD_TORCH_CHECK(x.dim() > 0, "parsimax: the row kernels need at least one dimension");
-  const int64_t n = x.size(x.dim() - 1);
-  STD_TORCH_CHECK(n < (int64_t(1) << 31) - 256, "parsimax: rows of 2^31 numbers or more are not supported, got ", n);
-  int64_t rows = 1;
-  for (int64_t d = 0; d + 1 < x.dim(); d++) rows *= x.size(d);
-  return {n, rows};
-}
-// Each thread keeps the scratch of ordinary rows; that of very long ones is given back with the next shorter call.
-static void* scratch_for(int64_t n) {
-  struct Buffer {
-    std::unique_ptr<char[]> data;
-    int64_t size = 0;
-  };
-  static thread_local Buffer buffer;
-  const int64_t bytes = scratch_bytes(n) + 64;
-  if (bytes > buffer.size || buffer.size > (int64_t(16) << 20)) {
-    buffer.size = 0;
-    buffer.data.reset(new char[bytes]);
-    buffer.size = bytes;
-  }
-  return (void*)(((uintptr_t)buffer.data.get() + 63) & ~uintptr_t(63));
-}
-static Tensor packed(const Tensor& x) { return x.is_contiguous() ? x : torch::stable::contiguous(x); }
-static void run(Work work, const void* args, Rows r) {
-  if (r.rows == 0 || r.n == 0) return;
-  const int64_t blocks = (r.rows + BLOCK - 1) / BLOCK, grain = std::max<int64_t>(1, 32768 / (r.n * BLOCK));
-  auto part = [&](int64_t b, int64_t e) { work(args, b * BLOCK, std::min(e * BLOCK, r.rows), scratch_for(r.n)); };
-  if (blocks <= grain) part(0, blocks);
-  else torch::stable::parallel_for(0, blocks, grain, part);
-}
-// A parameter: a float, or a tensor with one number, or one per row. `hold` keeps a contiguous copy alive.
-static Param param(const std::optional<Tensor>& t, double value, int64_t rows, Tensor& hold) {
-  if (!t.has_value()) return {nullptr, true, 0, value};
-  const auto type = t->scalar_type();
-  STD_TORCH_CHECK(type == ScalarType::Float || type == ScalarType::Double,
-                  "parsimax: a parameter must be float32 or float64");
-  const int64_t count = t->numel();
-  STD_TORCH_CHECK(count == 1 || count == rows, "parsimax: a parameter needs 1 number or one per row (", rows, "), got ",
-                  count);
-  hold = packed(*t);
-  return {hold.const_data_ptr(), type == ScalarType::Double, count == 1 ? 0 : 1, 0};
-}
-// Whether a last-level cache is too small for what an operator reads and writes, `tensors` of the size of x: then its
-// result will not be found there anyway, and writing past the cache spares reading the lines first. 32 MB is what a
-// group of cores shares; sysconf says 320 MB in a virtual machine that has 32.
-static bool streams(const Tensor& x, int64_t tensors) {
-  return int64_t(x.numel() * x.element_size()) * tensors > int64_t(32) << 20;
-}
-// Zeros, so that rows of length 0, which no kernel visits, have a value.
-static Tensor one_per_row(const Tensor& x, int64_t rows, bool wanted, ScalarType type = ScalarType::Double) {
-  if (!wanted) return torch::stable::new_empty(x, {0}, type);
-  return torch::stable::new_zeros(x, {rows}, type);
-}
 
 Tensor entmax_fwd(Tensor x, std::optional<Tensor> alpha, double alpha_value) {
   const int t = type_of(x);
-  const Rows r = rows_of(x);
-  x = packed(x);
+  const Rows r = aligned({&x});
   Tensor p = torch::stable::empty_like(x), hold = x;
   const MapArgs args{x.const_data_ptr(), p.mutable_data_ptr(), param(alpha, alpha_value, r.rows, hold), r.n,
-                     streams(x, 2)};
-  run(kernels().map[t], &args, r);
+                     r.apart == 1 && streams(x, 2)};
+  run(kernels().map[t], args, r, t, {&MapArgs::x}, &MapArgs::p);
   return p;
 }
 
@@ -104,10 +17,8 @@ Tensor entmax_fwd(Tensor x, std::optional<Tensor> alpha, double alpha_value) {
 std::tuple<Tensor, Tensor> entmax_bwd(Tensor p, Tensor g, std::optional<Tensor> alpha, double alpha_value,
                                       bool need_alpha) {
   const int t = type_of(p);
-  const Rows r = rows_of(p);
   STD_TORCH_CHECK(type_of(g) == t && g.numel() == p.numel(), "parsimax: p and its gradient differ in type or size");
-  p = packed(p);
-  g = packed(g);
+  const Rows r = aligned({&p, &g});
   Tensor dx = torch::stable::empty_like(p), dalpha = one_per_row(p, r.rows, need_alpha), hold = p;
   const GradArgs args{p.const_data_ptr(),
                       g.const_data_ptr(),
@@ -115,16 +26,27 @@ std::tuple<Tensor, Tensor> entmax_bwd(Tensor p, Tensor g, std::optional<Tensor> 
                       need_alpha ? (double*)dalpha.mutable_data_ptr() : nullptr,
                       param(alpha, alpha_value, r.rows, hold),
                       r.n,
-                      streams(p, 3)};
-  run(kernels().grad[t], &args, r);
+                      r.apart == 1 && streams(p, 3)};
+  run(kernels().grad[t], args, r, t, {&GradArgs::p, &GradArgs::g}, &GradArgs::dx);
   return {dx, dalpha};
+}
+
+Tensor entmax_dx(Tensor p, Tensor g, double alpha) {
+  const int t = type_of(p);
+  STD_TORCH_CHECK(type_of(g) == t && g.numel() == p.numel(), "parsimax: p and its gradient differ in type or size");
+  const Rows r = aligned({&p, &g});
+  Tensor dx = torch::stable::empty_like(p);
+  const GradArgs args{
+      p.const_data_ptr(),           g.const_data_ptr(), dx.mutable_data_ptr(), nullptr, {nullptr, true, 0, alpha}, r.n,
+      r.apart == 1 && streams(p, 3)};
+  run(kernels().grad[t], args, r, t, {&GradArgs::p, &GradArgs::g}, &GradArgs::dx);
+  return dx;
 }
 
 // The same with what the backward needs of nearly dense rows (2 numbers each); without any such row the state is empty.
 std::tuple<Tensor, Tensor> entmax_learned_fwd(Tensor x, Tensor alpha) {
   const int t = type_of(x);
-  const Rows r = rows_of(x);
-  x = packed(x);
+  const Rows r = aligned({&x});
   Tensor p = torch::stable::empty_like(x), state = torch::stable::new_empty(x, {r.rows, 2}, ScalarType::Double),
          hold = x;
   static_assert(sizeof(DenseRow) == 2 * sizeof(double));
@@ -133,23 +55,20 @@ std::tuple<Tensor, Tensor> entmax_learned_fwd(Tensor x, Tensor alpha) {
                      p.mutable_data_ptr(),
                      param(alpha, 0, r.rows, hold),
                      r.n,
-                     streams(x, 2),
+                     r.apart == 1 && streams(x, 2),
                      (DenseRow*)state.mutable_data_ptr(),
                      &any};
-  run(kernels().map[t], &args, r);
+  run(kernels().map[t], args, r, t, {&MapArgs::x}, &MapArgs::p);
   return {p, any ? state : torch::stable::new_empty(x, {0, 2}, ScalarType::Double)};
 }
 std::tuple<Tensor, Tensor> entmax_learned_bwd(Tensor p, Tensor x, Tensor g, Tensor alpha, Tensor state,
                                               bool need_alpha) {
   const int t = type_of(p);
-  const Rows r = rows_of(p);
   STD_TORCH_CHECK(type_of(g) == t && g.numel() == p.numel() && type_of(x) == t && x.numel() == p.numel(),
                   "parsimax: p, the scores and the gradient differ in type or size");
+  const Rows r = aligned({&p, &x, &g});
   STD_TORCH_CHECK(state.numel() == 2 * r.rows && state.scalar_type() == ScalarType::Double,
                   "parsimax: the state is not that of the forward");
-  p = packed(p);
-  x = packed(x);
-  g = packed(g);
   Tensor dx = torch::stable::empty_like(p), dalpha = one_per_row(p, r.rows, need_alpha), hold = p;
   const GradArgs args{p.const_data_ptr(),
                       g.const_data_ptr(),
@@ -157,10 +76,10 @@ std::tuple<Tensor, Tensor> entmax_learned_bwd(Tensor p, Tensor x, Tensor g, Tens
                       need_alpha ? (double*)dalpha.mutable_data_ptr() : nullptr,
                       param(alpha, 0, r.rows, hold),
                       r.n,
-                      streams(p, 3),
+                      r.apart == 1 && streams(p, 3),
                       x.const_data_ptr(),
                       (const DenseRow*)state.const_data_ptr()};
-  run(kernels().grad[t], &args, r);
+  run(kernels().grad[t], args, r, t, {&GradArgs::p, &GradArgs::x, &GradArgs::g}, &GradArgs::dx);
   return {dx, dalpha};
 }
 
@@ -229,161 +148,96 @@ std::tuple<Tensor, Tensor> topk_fwd(Tensor x, int64_t k) {
   return {p, certain};
 }
 
-static void set_smoothing(LossArgs& args, double smoothing, const std::optional<Tensor>& weight, Tensor& hold) {
-  args.smoothing = smoothing;
-  args.weight = nullptr;
-  args.weight_sum = double(args.n);
-  if (!weight.has_value()) return;
-  STD_TORCH_CHECK(weight->scalar_type() == ScalarType::Double && weight->numel() == args.n,
-                  "parsimax: the loss needs one float64 weight per class");
-  hold = packed(*weight);
-  args.weight = (const double*)hold.const_data_ptr();
-  args.weight_sum = 0;
-  for (int64_t k = 0; k < args.n; k++) args.weight_sum += args.weight[k];
-}
-// The four tensors of state: one LossRow per row, and the support of each row, if it fits into `cap`.
-std::tuple<Tensor, Tensor, Tensor, Tensor> loss_fwd(Tensor x, Tensor target, std::optional<Tensor> alpha,
-                                                    double alpha_value, double smoothing,
-                                                    std::optional<Tensor> weight) {
+// What the mappings with a threshold of their own share: one parameter, or none, and p alone.
+static Tensor mapped(const Work (&work)[4], Tensor x, const std::optional<Tensor>& parameter, double value,
+                     Cut* cuts = nullptr) {
   const int t = type_of(x);
-  const Rows r = rows_of(x);
-  STD_TORCH_CHECK(target.scalar_type() == ScalarType::Long && target.numel() == r.rows,
-                  "parsimax: the loss needs one int64 target per row (", r.rows, "), got ", target.numel());
-  x = packed(x);
-  target = packed(target);
-  auto c = (const int64_t*)target.const_data_ptr();
-  for (int64_t i = 0; i < r.rows; i++)
-    STD_TORCH_CHECK(c[i] >= -1 && c[i] < r.n, "parsimax: target ", c[i], " is out of range for ", r.n, " classes");
-  const ScalarType out = t == 1 ? ScalarType::Double : ScalarType::Float;
-  const int64_t cap = std::min(r.n, std::max<int64_t>(64, r.n / 64));
-  Tensor loss = one_per_row(x, r.rows, true, out), hold = x;
-  Tensor rows = torch::stable::new_empty(x, {r.rows, int64_t(sizeof(LossRow) / 8)}, ScalarType::Double);
-  Tensor index = torch::stable::new_empty(x, {r.rows, cap}, ScalarType::Int),
-         value = torch::stable::new_empty(x, {r.rows, cap}, out);
-  LossArgs args{x.const_data_ptr(),
-                c,
-                param(alpha, alpha_value, r.rows, hold),
-                r.n,
-                cap,
-                loss.mutable_data_ptr(),
-                (LossRow*)rows.mutable_data_ptr(),
-                (int32_t*)index.mutable_data_ptr(),
-                value.mutable_data_ptr(),
-                {},
-                nullptr};
-  Tensor hold_weight = x;
-  set_smoothing(args, smoothing, weight, hold_weight);
-  run(kernels().loss[t], &args, r);
-  return {loss, rows, index, value};
-}
-std::tuple<Tensor, Tensor> loss_bwd(Tensor x, Tensor target, Tensor g, std::optional<Tensor> alpha, double alpha_value,
-                                    double smoothing, std::optional<Tensor> weight, Tensor rows, Tensor index,
-                                    Tensor value) {
-  const int t = type_of(x);
-  const Rows r = rows_of(x);
-  STD_TORCH_CHECK(g.numel() == r.rows && target.numel() == r.rows,
-                  "parsimax: the loss needs one gradient and target per row");
-  x = packed(x);
-  target = packed(target);
-  Tensor dx = torch::stable::empty_like(x), dalpha = one_per_row(x, r.rows, alpha.has_value()), hold = x, hold_g = x;
-  Param scale = param(g, 0, r.rows, hold_g);
-  const int64_t cap = index.size(1);
-  LossArgs args{x.const_data_ptr(),
-                (const int64_t*)target.const_data_ptr(),
-                param(alpha, alpha_value, r.rows, hold),
-                r.n,
-                cap,
-                nullptr,
-                (LossRow*)rows.const_data_ptr(),
-                (int32_t*)index.const_data_ptr(),
-                (void*)value.const_data_ptr(),
-                scale,
-                dx.mutable_data_ptr()};
-  Tensor hold_weight = x;
-  set_smoothing(args, smoothing, weight, hold_weight);
-  run(kernels().loss_grad[t], &args, r);
-  if (alpha.has_value()) {
-    auto out = (double*)dalpha.mutable_data_ptr();
-    for (int64_t i = 0; i < r.rows; i++) {
-      const double slope = args.rows[i].dalpha;
-      out[i] = slope == 0 ? 0
-                          : slope * (scale.wide ? ((const double*)scale.data)[i * scale.stride]
-                                                : ((const float*)scale.data)[i * scale.stride]);
-    }
-  }
-  return {dx, dalpha};
-}
-
-Tensor rsoftmax_fwd(Tensor x, std::optional<Tensor> rate, double rate_value) {
-  const int t = type_of(x);
-  const Rows r = rows_of(x);
-  x = packed(x);
+  const Rows r = aligned({&x});
   Tensor p = torch::stable::empty_like(x), hold = x;
   const ThresholdArgs args{x.const_data_ptr(),
                            nullptr,
                            nullptr,
                            p.mutable_data_ptr(),
                            nullptr,
-                           param(rate, rate_value, r.rows, hold),
+                           param(parameter, value, r.rows, hold),
                            r.n,
-                           false};
-  run(kernels().rsoftmax[t], &args, r);
+                           cuts};
+  run(work[t], args, r, t, {&ThresholdArgs::x}, &ThresholdArgs::out);
   return p;
 }
-std::tuple<Tensor, Tensor> rsoftmax_bwd(Tensor x, Tensor g, std::optional<Tensor> rate, double rate_value, bool detach,
-                                        bool need_rate) {
-  const int t = type_of(x);
-  const Rows r = rows_of(x);
-  STD_TORCH_CHECK(type_of(g) == t && g.numel() == x.numel(),
-                  "parsimax: the scores and the gradient differ in type or size");
-  x = packed(x);
-  g = packed(g);
-  Tensor dx = torch::stable::empty_like(x), drate = one_per_row(x, r.rows, need_rate), hold = x;
-  const ThresholdArgs args{x.const_data_ptr(),
-                           nullptr,
+// Their backward from x, or from p, or from both.
+static std::tuple<Tensor, Tensor> unmapped(const Work (&work)[4], std::optional<Tensor> x, std::optional<Tensor> p,
+                                           Tensor g, const std::optional<Tensor>& parameter, double value, bool need,
+                                           Cut* cuts = nullptr) {
+  const int t = type_of(g);
+  for (auto* saved : {&x, &p})
+    STD_TORCH_CHECK(!saved->has_value() || (type_of(**saved) == t && (*saved)->numel() == g.numel()),
+                    "parsimax: what was saved and the gradient differ in type or size");
+  const Rows r = x && p ? aligned({&*x, &*p, &g}) : aligned({x ? &*x : &*p, &g});
+  Tensor dx = torch::stable::empty_like(g), change = one_per_row(g, r.rows, need), hold = g;
+  const ThresholdArgs args{x.has_value() ? x->const_data_ptr() : nullptr,
+                           p.has_value() ? p->const_data_ptr() : nullptr,
                            g.const_data_ptr(),
                            dx.mutable_data_ptr(),
-                           need_rate ? (double*)drate.mutable_data_ptr() : nullptr,
-                           param(rate, rate_value, r.rows, hold),
+                           need ? (double*)change.mutable_data_ptr() : nullptr,
+                           param(parameter, value, r.rows, hold),
                            r.n,
-                           detach};
-  run(kernels().rsoftmax_grad[t], &args, r);
-  return {dx, drate};
+                           cuts};
+  using A = ThresholdArgs;
+  if (x && p) run(work[t], args, r, t, {&A::x, &A::p, &A::g}, &A::out);
+  else run(work[t], args, r, t, {x ? &A::x : &A::p, &A::g}, &A::out);
+  return {dx, change};
 }
 
-Tensor budget_fwd(Tensor x, std::optional<Tensor> budget, double budget_value) {
-  const int t = type_of(x);
-  const Rows r = rows_of(x);
-  x = packed(x);
-  Tensor p = torch::stable::empty_like(x), hold = x;
-  const ThresholdArgs args{x.const_data_ptr(),
-                           nullptr,
-                           nullptr,
-                           p.mutable_data_ptr(),
-                           nullptr,
-                           param(budget, budget_value, r.rows, hold),
-                           r.n,
-                           false};
-  run(kernels().budget[t], &args, r);
-  return p;
+Tensor rsoftmax_fwd(Tensor x, std::optional<Tensor> rate, double value) {
+  return mapped(kernels().rsoftmax, x, rate, value);
 }
-std::tuple<Tensor, Tensor> budget_bwd(Tensor p, Tensor g, bool need_budget) {
-  const int t = type_of(p);
-  const Rows r = rows_of(p);
-  STD_TORCH_CHECK(type_of(g) == t && g.numel() == p.numel(), "parsimax: p and its gradient differ in type or size");
-  p = packed(p);
-  g = packed(g);
-  Tensor dx = torch::stable::empty_like(p), dbudget = one_per_row(p, r.rows, need_budget);
-  const ThresholdArgs args{nullptr,
-                           p.const_data_ptr(),
-                           g.const_data_ptr(),
-                           dx.mutable_data_ptr(),
-                           need_budget ? (double*)dbudget.mutable_data_ptr() : nullptr,
-                           {},
-                           r.n,
-                           false};
-  run(kernels().budget_grad[t], &args, r);
-  return {dx, dbudget};
+// The same with the cut of each row, which spares the backward the selection.
+static_assert(sizeof(Cut) == 7 * sizeof(double));
+std::tuple<Tensor, Tensor> rsoftmax_keep(Tensor x, std::optional<Tensor> rate, double value) {
+  const Rows r = rows_of(x);
+  Tensor cuts = torch::stable::new_empty(x, {r.rows, 7}, ScalarType::Double);
+  return {mapped(kernels().rsoftmax, x, rate, value, (Cut*)cuts.mutable_data_ptr()), cuts};
+}
+std::tuple<Tensor, Tensor> rsoftmax_bwd(Tensor x, Tensor g, std::optional<Tensor> rate, double value,
+                                        std::optional<Tensor> cuts, bool need) {
+  STD_TORCH_CHECK(!cuts || (cuts->scalar_type() == ScalarType::Double && cuts->numel() == 7 * rows_of(x).rows),
+                  "parsimax: the cuts are not those of the forward");
+  Cut* kept = cuts ? (Cut*)cuts->const_data_ptr() : nullptr;
+  return unmapped(kernels().rsoftmax_grad, x, {}, g, rate, value, need, kept);
+}
+Tensor tsoftmax_fwd(Tensor x, std::optional<Tensor> t, double value) { return mapped(kernels().tsoftmax, x, t, value); }
+std::tuple<Tensor, Tensor> tsoftmax_bwd(Tensor x, Tensor g, std::optional<Tensor> t, double value, bool need) {
+  return unmapped(kernels().tsoftmax_grad, x, {}, g, t, value, need);
+}
+Tensor sigsoftmax_fwd(Tensor x) { return mapped(kernels().sigsoftmax, x, {}, 0); }
+Tensor sigsoftmax_bwd(Tensor x, Tensor g) {
+  return std::get<0>(unmapped(kernels().sigsoftmax_grad, x, {}, g, {}, 0, false));
+}
+Tensor budget_fwd(Tensor x, std::optional<Tensor> budget, double value) {
+  return mapped(kernels().budget, x, budget, value);
+}
+std::tuple<Tensor, Tensor> budget_bwd(Tensor p, Tensor g, bool need) {
+  return unmapped(kernels().budget_grad, {}, p, g, {}, 0, need);
+}
+Tensor sparsegen_fwd(Tensor x, std::optional<Tensor> lambda, double value) {
+  return mapped(kernels().sparsegen, x, lambda, value);
+}
+std::tuple<Tensor, Tensor> sparsegen_bwd(Tensor p, Tensor g, std::optional<Tensor> lambda, double value, bool need) {
+  return unmapped(kernels().sparsegen_grad, {}, p, g, lambda, value, need);
+}
+Tensor hourglass_fwd(Tensor x, std::optional<Tensor> q, double value) {
+  return mapped(kernels().hourglass, x, q, value);
+}
+std::tuple<Tensor, Tensor> hourglass_bwd(Tensor x, Tensor p, Tensor g, std::optional<Tensor> q, double value,
+                                         bool need) {
+  return unmapped(kernels().hourglass_grad, x, p, g, q, value, need);
+}
+Tensor normmax_fwd(Tensor x, std::optional<Tensor> alpha, double value) {
+  return mapped(kernels().normmax, x, alpha, value);
+}
+std::tuple<Tensor, Tensor> normmax_bwd(Tensor p, Tensor g, std::optional<Tensor> alpha, double value, bool need) {
+  return unmapped(kernels().normmax_grad, {}, p, g, alpha, value, need);
 }
 
 int64_t isa() { return level().number; }
@@ -392,15 +246,25 @@ int64_t isa() { return level().number; }
 STABLE_TORCH_LIBRARY_IMPL(parsimax, CPU, m) {
   m.impl("_entmax_fwd", TORCH_BOX(&entmax_fwd));
   m.impl("_entmax_bwd", TORCH_BOX(&entmax_bwd));
+  m.impl("_entmax_dx", TORCH_BOX(&entmax_dx));
   m.impl("_entmax_learned_fwd", TORCH_BOX(&entmax_learned_fwd));
   m.impl("_entmax_learned_bwd", TORCH_BOX(&entmax_learned_bwd));
   m.impl("_support_fwd", TORCH_BOX(&support_fwd));
   m.impl("_topk_sparsemax_fwd", TORCH_BOX(&topk_fwd));
-  m.impl("_loss_fwd", TORCH_BOX(&loss_fwd));
-  m.impl("_loss_bwd", TORCH_BOX(&loss_bwd));
   m.impl("_rsoftmax_fwd", TORCH_BOX(&rsoftmax_fwd));
+  m.impl("_rsoftmax_keep", TORCH_BOX(&rsoftmax_keep));
   m.impl("_rsoftmax_bwd", TORCH_BOX(&rsoftmax_bwd));
   m.impl("_budget_fwd", TORCH_BOX(&budget_fwd));
   m.impl("_budget_bwd", TORCH_BOX(&budget_bwd));
+  m.impl("_tsoftmax_fwd", TORCH_BOX(&tsoftmax_fwd));
+  m.impl("_tsoftmax_bwd", TORCH_BOX(&tsoftmax_bwd));
+  m.impl("_sigsoftmax_fwd", TORCH_BOX(&sigsoftmax_fwd));
+  m.impl("_sigsoftmax_bwd", TORCH_BOX(&sigsoftmax_bwd));
+  m.impl("_sparsegen_fwd", TORCH_BOX(&sparsegen_fwd));
+  m.impl("_sparsegen_bwd", TORCH_BOX(&sparsegen_bwd));
+  m.impl("_hourglass_fwd", TORCH_BOX(&hourglass_fwd));
+  m.impl("_hourglass_bwd", TORCH_BOX(&hourglass_bwd));
+  m.impl("_normmax_fwd", TORCH_BOX(&normmax_fwd));
+  m.impl("_normmax_bwd", TORCH_BOX(&normmax_bwd));
 }
 STABLE_TORCH_LIBRARY_IMPL(parsimax, CompositeExplicitAutograd, m) { m.impl("_isa", TORCH_BOX(&isa)); }

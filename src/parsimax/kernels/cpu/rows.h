@@ -65,6 +65,12 @@ struct LossArgs {
   double smoothing;      // the share of the target that is spread over all classes
   const double* weight;  // of the classes, only with smoothing; absent: ones
   double weight_sum;
+  const void* soft = nullptr;  // the other kind of target: a coefficient per class, rows x n
+};
+// The cut of a row of r-softmax, which its backward need not look for again. 7 numbers.
+struct Cut {
+  double max, t, low, high, part;  // the scores around the quantile, and where it lies between them
+  int32_t status, allowed, rank, unused;
 };
 struct ThresholdArgs {
   const void *x, *p, *g;
@@ -72,11 +78,16 @@ struct ThresholdArgs {
   double* dparam;
   Param param;
   int64_t n;
-  bool detach;
+  Cut* cuts = nullptr;
 };
 using Work = void (*)(const void* args, int64_t first, int64_t last, void* scratch);
+using Turn = void (*)(const void* from, int64_t apart, int64_t n, int64_t rows, void* to);  // tiles.inl
 struct RowKernels {
-  Work map[4], grad[4], topk[4], loss[4], loss_grad[4], rsoftmax[4], rsoftmax_grad[4], budget[4], budget_grad[4];
+  Work map[4], grad[4], topk[4], loss[4], loss_grad[4], soft_loss[4], soft_loss_grad[4], rsoftmax[4], rsoftmax_grad[4],
+      budget[4], budget_grad[4];
+  Work tsoftmax[4], tsoftmax_grad[4], sigsoftmax[4], sigsoftmax_grad[4], sparsegen[4], sparsegen_grad[4];
+  Work hourglass[4], hourglass_grad[4], normmax[4], normmax_grad[4];
+  Turn take[4], put[4];
 };
 // n numbers, their columns, and as many again for the backward; 64 columns of vectors for short rows.
 static constexpr int64_t scratch_bytes(int64_t n) { return (n + 8 + SCRATCH_PAD) * 8 * 4 + 131072; }

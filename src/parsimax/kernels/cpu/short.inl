@@ -26,16 +26,21 @@ template <class T, class S> inline V<T> tops(const S* x, i64 n, int rows, V<T>* 
 }
 
 // Forward of those of up to W rows that `which` names. A row that is NaN, empty or has too many candidates stays for
-// map_row: its bit is not in the result.
-template <class T, class S, Kind A>
+// map_row: its bit is not in the result. SCALED: of scale (x - max), one positive scale a row. ESCORT: see scaled.inl.
+template <class T, class S, Kind A, bool SCALED = false, bool ESCORT = false>
 inline unsigned map_lanes(const S* x, S* p, i64 n, int rows, const double* alpha, bool stream, char* room,
-                          unsigned which) {
+                          unsigned which, const double* scale = nullptr) {
   constexpr int L = W<T>;
   constexpr T B = LANE_SLOPE<T, A>;
   Packed<T> pack(room);
   auto out = (V<T>*)(room + pack.BYTES);
   Marks<T> marks(n, room + pack.BYTES * 3 / 2);
   const V<T> m = tops<T>(x, n, rows, pack.columns);
+  V<T> factor;
+  if constexpr (SCALED) {
+    for (int r = 0; r < L; r++) factor[r] = T(scale[r]);
+    for (int j = 0; j < L; j++) pack.columns[j] *= factor;
+  }
   V<T> E = all<T>(1), edge, least, step{}, w{};  // edge: E can only be below
   LaneCurve c;
   bool quick = false;
@@ -59,6 +64,7 @@ inline unsigned map_lanes(const S* x, S* p, i64 n, int rows, const double* alpha
     E -= step;
     edge = E * T(1 + 1e-5) + T(1e-6);
     least = -edge * (1 / B);
+    if constexpr (SCALED) least /= factor;
   }
   alignas(VB) T peaks[L], cuts[L], helds[L];
   store<T, T>(peaks, m);
@@ -83,6 +89,7 @@ inline unsigned map_lanes(const S* x, S* p, i64 n, int rows, const double* alpha
   V<T>* z = pack.columns;
   for (i64 j = 0; j < most; j++) {
     z[j] -= m;
+    if constexpr (SCALED) z[j] *= factor;
     odd |= ne_bits<T>(z[j], z[j]);
   }
   if constexpr (A == GENERAL) {
@@ -96,7 +103,7 @@ inline unsigned map_lanes(const S* x, S* p, i64 n, int rows, const double* alpha
     odd |= gt_bits<T>(c.b, V<T>{}) & gt_bits<T>(all<T>(1), edge * c.kappa);
   } else {
     solve_lanes_fixed<T, A>(z, most, held, E, step, 100);
-    odd |= evaluate_lanes_fixed<T, A>(z, out, most, E, step) | gt_bits<T>(E - step, edge);
+    odd |= evaluate_lanes_fixed<T, A, ESCORT>(z, out, most, E, step, held) | gt_bits<T>(E - step, edge);
   }
   pack.to_rows(out, most);
   unpack_rows<T>(p, n, pack, marks, ~odd, stream, x + L * n, (const S*)nullptr);

@@ -407,10 +407,41 @@ template <class T> inline V<T> narrow(Wide<T> v) {
   if constexpr (same<T, double>) return v;
   else return __builtin_convertvector(v, V<T>);
 }
+// The same as one or two vectors of double: what a compiler makes of a Wide that is longer than a register is slow.
+template <class T> constexpr int PARTS = W<T> / W<double>;
+template <class T> struct Doubles {
+  V<double> part[PARTS<T>];
+};
+template <class T> inline Doubles<T> doubles(V<T> v) {
+  Doubles<T> d;
+  if constexpr (same<T, double>) d.part[0] = v;
+  else {
+    VL<float, W<double>> half[PARTS<T>];
+    __builtin_memcpy(half, &v, sizeof v);
+    for (int k = 0; k < PARTS<T>; k++) d.part[k] = __builtin_convertvector(half[k], V<double>);
+  }
+  return d;
+}
+template <class T> inline V<T> rounded(const Doubles<T>& d) {
+  if constexpr (same<T, double>) return d.part[0];
+  else {
+    VL<float, W<double>> half[PARTS<T>];
+    for (int k = 0; k < PARTS<T>; k++) half[k] = __builtin_convertvector(d.part[k], decltype(half[0] + half[0]));
+    V<T> v;
+    __builtin_memcpy(&v, half, sizeof v);
+    return v;
+  }
+}
 // A sum of many numbers: T inside a block, double between blocks, so that a million equal numbers add up.
 template <class T> struct Total {
-  Wide<T> wide{};
-  void add(V<T> v) { wide += widen<T>(v); }
-  double get() const { return reduce<false, double, W<T>>(wide); }
+  V<double> part[PARTS<T>] = {};
+  void add(V<T> v) {
+    const Doubles<T> d = doubles<T>(v);
+    for (int k = 0; k < PARTS<T>; k++) part[k] += d.part[k];
+  }
+  double get() const {
+    if constexpr (PARTS<T> == 1) return sum<double>(part[0]);
+    else return sum<double>(part[0] + part[1]);
+  }
 };
 }  // namespace

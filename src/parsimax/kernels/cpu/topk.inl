@@ -1,36 +1,13 @@
-// Selection, and sparsemax of the k largest scores of a row.
+// Sparsemax of the k largest scores of a row.
 #pragma once
-#include "map.inl"
+#include "select.inl"
+#include "short.inl"
 namespace {
-// The number that stands at place k (from 0) when v is sorted upwards; v is reordered. Hoare's selection with the
-// median of three: linear on average.
-template <class T> inline T select(T* v, i64 n, i64 k) {
-  i64 lo = 0, hi = n - 1;
-  while (lo < hi) {
-    T a = v[lo], b = v[lo + (hi - lo) / 2], c = v[hi];
-    const T pivot = a < b ? (b < c ? b : a < c ? c : a) : (a < c ? a : b < c ? c : b);
-    i64 i = lo, j = hi;
-    while (i <= j) {
-      while (v[i] < pivot) i++;
-      while (pivot < v[j]) j--;
-      if (i <= j) {
-        const T t = v[i];
-        v[i++] = v[j];
-        v[j--] = t;
-      }
-    }
-    if (k <= j) hi = j;
-    else if (k >= i) lo = i;
-    else break;
-  }
-  return v[k];
-}
-
 // If the support of sparsemax has at most k entries the two are equal, and the row is certain. If not, the k largest
 // lie inside it, and what the others had is shared evenly. Of equal scores the first ones are taken.
 template <class S> inline bool topk_row(const S* x, S* p, i64 n, i64 k, const Scratch& sc) {
   using T = Compute<S>;
-  T *value = sc.numbers<T>(0), *copy = sc.numbers<T>(1);
+  T *value = sc.numbers<T>(0), *copy = sc.numbers<T>(1), *room = sc.numbers<T>(2);
   int32_t* index = sc.index();
   const Support<T> s = find_support<T>(x, n, Alpha(2), value, index);
   if (s.status == NOT_A_NUMBER) return fill_row(p, n, __builtin_nan("")), false;
@@ -45,7 +22,7 @@ template <class S> inline bool topk_row(const S* x, S* p, i64 n, i64 k, const Sc
     }
   const bool certain = c <= k;
   if (!certain) {
-    const T least = select(copy, c, c - k);
+    const T least = select_parted<T>(copy, room, c, c - k);
     i64 above = 0, kept = 0;
     for (i64 i = 0; i < c; i++) above += score(i) > least;
     i64 ties = k - above;
@@ -59,10 +36,24 @@ template <class S> inline bool topk_row(const S* x, S* p, i64 n, i64 k, const Sc
   scatter(p, n, value, index, c);
   return certain;
 }
+// Sparsemax of a block of rows as ever, and a count; what has more than k is done again.
 template <class S> void topk_rows(const void* args_, i64 first, i64 last, void* scratch) {
+  using T = Compute<S>;
   const auto& args = *(const parsimax::TopkArgs*)args_;
-  const Scratch sc{(char*)scratch, args.n};
-  for (i64 r = first; r < last; r++)
-    args.certain[r] = topk_row((const S*)args.x + r * args.n, (S*)args.p + r * args.n, args.n, args.k, sc);
+  const i64 n = args.n;
+  const Scratch sc{(char*)scratch, n};
+  const parsimax::MapArgs map{args.x, args.p, {nullptr, true, 0, 2.0}, n, false};
+  for (i64 block = first; block < last; block += parsimax::BLOCK) {
+    const i64 end = block + parsimax::BLOCK < last ? block + parsimax::BLOCK : last;
+    map_block<S>(map, block, end, scratch);
+    for (i64 r = block; r < end; r++) {
+      S* p = (S*)args.p + r * n;
+      i64 held = 0;
+      for (i64 i = 0; i < n && held <= args.k; i += W<T>)
+        held += __builtin_popcount(ne_bits<T>(load<T>(p + i, n - i, T(0)), V<T>{}));
+      args.certain[r] = held <= args.k && !(n > 0 && scalar_float(p[0]) != scalar_float(p[0]));
+      if (held > args.k) args.certain[r] = topk_row((const S*)args.x + r * n, p, n, args.k, sc);
+    }
+  }
 }
 }  // namespace

@@ -1,0 +1,250 @@
+"""entmax over rows of any length that lie one behind the other: graphs, sets, batches without padding."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..engine.arguments import check_scores
+from ..engine.clean import as_tensor
+from ..engine.fused import for_kernel
+from ..engine.modes import derivative_is_observed, kernels_serve
+from ..engine.precision import softmax_dtype
+from .entmax import ALPHA, entmax
+from .entmax_rule import entmax_rule
+
+ops = torch.ops.parsimax
+INTEGERS = (torch.int64, torch.int32)
+
+
+def segment_softmax(
+    scores: Tensor, index: Tensor | None = None, *, ptr: Tensor | None = None, num_segments: int | None = None
+) -> Tensor:
+    r"""Softmax over each segment of the scores, as graph layers normalise the edges that arrive at a node.
+
+    The same as :func:`segment_entmax` at α = 1, and its arguments.
+
+    Args:
+        scores: (entries,) or (entries, heads), floating point; -inf forbids an entry.
+        index: the segment of each entry, int64, in any order.
+        ptr: instead of ``index`` where segments lie one behind the other: segment k is ``scores[ptr[k] : ptr[k + 1]]``.
+        num_segments: how many there are, where the last ones are empty; with ``index`` only.
+
+    Returns:
+        Probabilities of the shape of ``scores``; those of a segment sum to 1.
+
+    Example:
+        >>> import torch, parsimax
+        >>> parsimax.segment_softmax(torch.tensor([1.0, 0.0, 5.0, 1.0]), torch.tensor([0, 0, 1, 0]))
+        tensor([0.4223, 0.1554, 1.0000, 0.4223])
+    """
+    return _segments(scores, index, ptr, num_segments, 1.0, "segment_softmax")
+
+
+def segment_sparsemax(
+    scores: Tensor, index: Tensor | None = None, *, ptr: Tensor | None = None, num_segments: int | None = None
+) -> Tensor:
+    r"""Sparsemax over each segment of the scores: :func:`segment_entmax` at α = 2.
+
+    Args:
+        scores: (entries,) or (entries, heads), floating point; -inf forbids an entry.
+        index: the segment of each entry, int64, in any order.
+        ptr: instead of ``index`` where segments lie one behind the other: segment k is ``scores[ptr[k] : ptr[k + 1]]``.
+        num_segments: how many there are, where the last ones are empty; with ``index`` only.
+
+    Returns:
+        Probabilities of the shape of ``scores``, with exact zeros; those of a segment sum to 1.
+
+    Example:
+        >>> import torch, parsimax
+        >>> parsimax.segment_sparsemax(torch.tensor([1.0, 0.5, 5.0, -1.0]), ptr=torch.tensor([0, 2, 2, 4]))
+        tensor([0.7500, 0.2500, 1.0000, 0.0000])
+    """
+    return _segments(scores, index, ptr, num_segments, 2.0, "segment_sparsemax")
+
+
+def segment_entmax15(
+    scores: Tensor, index: Tensor | None = None, *, ptr: Tensor | None = None, num_segments: int | None = None
+) -> Tensor:
+    r"""1.5-entmax over each segment of the scores: :func:`segment_entmax` at α = 1.5.
+
+    Args:
+        scores: (entries,) or (entries, heads), floating point; -inf forbids an entry.
+        index: the segment of each entry, int64, in any order.
+        ptr: instead of ``index`` where segments lie one behind the other: segment k is ``scores[ptr[k] : ptr[k + 1]]``.
+        num_segments: how many there are, where the last ones are empty; with ``index`` only.
+
+    Returns:
+        Probabilities of the shape of ``scores``, with exact zeros; those of a segment sum to 1.
+
+    Example:
+        >>> import torch, parsimax
+        >>> parsimax.segment_entmax15(torch.tensor([1.0, 0.5, -1.0, 3.0]), torch.tensor([0, 0, 0, 1]))
+        tensor([0.6740, 0.3260, 0.0000, 1.0000])
+    """
+    return _segments(scores, index, ptr, num_segments, 1.5, "segment_entmax15")
+
+
+def segment_entmax(
+    scores: Tensor,
+    index: Tensor | None = None,
+    alpha: float | Tensor = 1.5,
+    *,
+    ptr: Tensor | None = None,
+    num_segments: int | None = None,
+) -> Tensor:
+    r"""α-entmax over each segment of the scores: rows of any length without padding.
+
+    .. math:: p_e = \operatorname{entmax}_\alpha(z_{s})_e, \qquad s = \{e' : \text{index}_{e'} = \text{index}_e\}
+
+    Args:
+        scores: (entries,) or (entries, heads), floating point; -inf forbids an entry.
+        index: the segment of each entry, int64, in any order, as the target nodes of a graph's edges.
+        alpha: in [0, ∞]; a float, or a tensor that is 0-dim, or (segments,), or (segments, heads) or (1, heads);
+            differentiable.
+        ptr: instead of ``index`` where segments lie one behind the other: segment k is ``scores[ptr[k] : ptr[k + 1]]``.
+        num_segments: how many there are, where the last ones are empty; with ``index`` only.
+
+    Returns:
+        Probabilities of the shape of ``scores``, with exact zeros for α > 1; those of a segment sum to 1. Each is what
+        :func:`entmax` gives for the segment as a row that -inf fills up to the longest one, to the bit.
+
+    Example:
+        >>> import torch, parsimax
+        >>> scores = torch.tensor([1.0, 0.5, -1.0, 3.0, 2.9])
+        >>> parsimax.segment_entmax(scores, torch.tensor([0, 0, 0, 1, 1]), 1.25)
+        tensor([0.6315, 0.3451, 0.0235, 0.5250, 0.4750])
+
+    A segment costs as much as the longest one; memory grows with the entries alone.
+    """
+    return _segments(scores, index, ptr, num_segments, alpha, "segment_entmax")
+
+
+def _segments(
+    scores: Tensor,
+    index: Tensor | None,
+    ptr: Tensor | None,
+    num_segments: int | None,
+    alpha: float | Tensor,
+    where: str,
+) -> Tensor:
+    check_scores(scores, None, where)
+    if scores.dim() > 2:
+        raise ValueError(f"{where}: scores must be (entries,) or (entries, heads), got {tuple(scores.shape)}")
+    order = None
+    if (index is None) == (ptr is None):
+        raise TypeError(f"{where}: pass index or ptr, and not both")
+    if index is not None:
+        ptr, order = _sorted(index, scores, num_segments, where)
+    else:
+        assert ptr is not None
+        _check_ptr(ptr, scores, num_segments, where)
+    x = scores.unsqueeze(-1) if scores.dim() == 1 else scores
+    x = x if order is None else x[order]
+    x = x.t()  # (heads, entries)
+    own = _alpha(alpha, len(ptr) - 1, x, where)
+    width = int((ptr[1:] - ptr[:-1]).amax()) if len(ptr) > 1 else 0
+    if width == 0:
+        return torch.softmax(scores, 0) if len(scores) == 0 else scores
+    out = softmax_dtype(scores)
+    given, value = (own, 0.0) if isinstance(alpha, Tensor) else (None, float(alpha))
+    if kernels_serve(where, x, *([] if given is None else [own]), alpha=alpha):
+        p = _Segments.apply(x.to(out), given, value, ptr.long(), width)  # type: ignore[no-untyped-call]
+    else:
+        p = _padded(x, given, value, ptr.long(), width).to(out)
+    p = p.t()
+    if order is not None:
+        p = torch.zeros_like(p).index_copy(0, order, p)
+    result: Tensor = p.squeeze(-1) if scores.dim() == 1 else p
+    return result
+
+
+def _sorted(index: Tensor, scores: Tensor, number: int | None, where: str) -> tuple[Tensor, Tensor | None]:
+    """Where segments begin and end once the entries are sorted by them, and that order, or None if they are."""
+    if not isinstance(index, Tensor) or index.dtype not in INTEGERS or index.shape != scores.shape[:1]:
+        shape = tuple(index.shape) if isinstance(index, Tensor) else type(index).__name__
+        raise ValueError(f"{where}: index must be int64 of shape ({len(scores)},), one segment per entry, got {shape}")
+    least = int(index.amax()) + 1 if len(index) else 0
+    number = least if number is None else number
+    if least > number or (len(index) and int(index.amin()) < 0):
+        raise IndexError(f"{where}: index must be in [0, {number}), got {int(index.amin())} to {least - 1}")
+    counts = torch.bincount(index, minlength=number)
+    ptr = torch.cat([counts.new_zeros(1), counts.cumsum(0)])
+    rising = bool((index[1:] >= index[:-1]).all())
+    return ptr, None if rising else index.argsort(stable=True)
+
+
+def _check_ptr(ptr: Tensor, scores: Tensor, number: int | None, where: str) -> None:
+    if not isinstance(ptr, Tensor) or ptr.dtype not in INTEGERS or ptr.dim() != 1 or len(ptr) == 0:
+        raise ValueError(f"{where}: ptr must be int64 of shape (segments + 1,)")
+    if number is not None and number != len(ptr) - 1:
+        raise ValueError(f"{where}: ptr has {len(ptr) - 1} segments, num_segments says {number}")
+    if int(ptr[0]) != 0 or int(ptr[-1]) != len(scores) or bool((ptr[1:] < ptr[:-1]).any()):
+        raise ValueError(f"{where}: ptr must rise from 0 to {len(scores)}, the number of entries")
+
+
+def _alpha(alpha: float | Tensor, segments: int, x: Tensor, where: str) -> Tensor:
+    """(1, 1, 1), or one per row of (heads, segments)."""
+    heads = x.shape[0]
+    rows = x.new_empty((heads, segments, 1))
+    if isinstance(alpha, Tensor) and alpha.dim() > 0:
+        if alpha.dim() > 2 or alpha.shape[0] not in (1, segments) or (alpha.dim() == 2 and alpha.shape[1] != heads):
+            raise ValueError(
+                f"{where}: alpha must be a number or a tensor of shape (), ({segments},), ({segments}, {heads}) or "
+                f"(1, {heads}), got {tuple(alpha.shape)}"
+            )
+        alpha = (alpha.unsqueeze(-1) if alpha.dim() == 1 else alpha).t().unsqueeze(-1)
+    return as_tensor(ALPHA.at(alpha), rows, 2, where)
+
+
+def _padded(x: Tensor, alpha: Tensor | None, value: float, ptr: Tensor, width: int) -> Tensor:
+    """The same by a tensor (heads, segments, width), in every derivative mode."""
+    sizes = ptr[1:] - ptr[:-1]
+    row = torch.repeat_interleave(torch.arange(len(sizes), device=x.device), sizes)
+    column = torch.arange(x.shape[1], device=x.device) - ptr[row]
+    wide = x.new_full((x.shape[0], len(sizes) * width), -math.inf).index_copy(1, row * width + column, x)
+    p = entmax(wide.view(x.shape[0], len(sizes), width), value if alpha is None else alpha)
+    return p.reshape(x.shape[0], -1)[:, row * width + column]
+
+
+class _Segments(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, alpha: Tensor | None, value: float, ptr: Tensor, width: int) -> Tensor:
+        rows = x.shape[0], len(ptr) - 1
+        plain = for_kernel(alpha if alpha is None or alpha.numel() == 1 else alpha.expand(*rows, 1))
+        p: Tensor = ops._segment_fwd(x, ptr, plain, value, width)
+        ctx.value, ctx.width, ctx.rows = value, width, rows
+        ctx.save_for_backward(p, ptr, *([] if alpha is None else [alpha]))
+        return p
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
+        p, ptr, *rest = ctx.saved_tensors
+        alpha = rest[0] if rest else None
+        want = ctx.needs_input_grad[1]
+        if derivative_is_observed(g):
+            dx, change = _rule(p, g, alpha, ctx.value, ptr, ctx.width)
+        else:
+            plain = for_kernel(alpha if alpha is None or alpha.numel() == 1 else alpha.expand(*ctx.rows, 1))
+            dx, change = ops._segment_bwd(p, g, ptr, plain, ctx.value, ctx.width, want)
+        if alpha is None or not want:
+            return dx, None, None, None, None
+        change = change.reshape(*ctx.rows, 1).sum_to_size(alpha.shape)
+        return dx, change.to(alpha.dtype), None, None, None
+
+
+def _rule(p: Tensor, g: Tensor, alpha: Tensor | None, value: float, ptr: Tensor, width: int) -> tuple[Tensor, Any]:
+    """The derivative in torch, on padded rows: it is differentiated itself."""
+    sizes = ptr[1:] - ptr[:-1]
+    row = torch.repeat_interleave(torch.arange(len(sizes)), sizes)
+    place = row * width + torch.arange(p.shape[-1]) - ptr[row]
+
+    def wide(t: Tensor) -> Tensor:
+        room = t.new_zeros((*t.shape[:-1], len(sizes) * width))
+        return room.index_copy(-1, place, t).reshape(*t.shape[:-1], len(sizes), width)
+
+    dx, change = entmax_rule(wide(p), wide(g), alpha, value)
+    return dx.reshape(*dx.shape[:-2], -1)[..., place], change

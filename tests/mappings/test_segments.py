@@ -1,0 +1,113 @@
+"""Rows of any length: the padded mapping to the bit, every derivative, any order of the entries."""
+
+import pytest
+import torch
+
+import parsimax
+
+PTR = torch.tensor([0, 3, 3, 8, 9, 40, 40])
+INDEX = torch.repeat_interleave(torch.arange(6), PTR[1:] - PTR[:-1])
+ALPHA = torch.tensor([1.2, 1.5, 2.0, 1.0, 1.7, 1.3], dtype=torch.float64)
+SHAPES = [(40,), (40, 3)]
+TWINS = {"segment_softmax": 1.0, "segment_sparsemax": 2.0, "segment_entmax15": 1.5}
+
+
+def normal(*shape, dtype=torch.float64, seed=0):
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(dtype)
+
+
+def padded(x, alpha, dim=-1):
+    """The same by a padded tensor: (heads, rows, width) and back."""
+    x = x.reshape(len(x), -1).t()
+    wide = x.new_full((x.shape[0], 6, 31), -torch.inf)
+    place = torch.arange(40) - PTR[INDEX]
+    wide = wide.index_put((torch.arange(x.shape[0])[:, None], INDEX, place), x)
+    if isinstance(alpha, torch.Tensor):
+        alpha = alpha.reshape(1, -1, 1)
+    return parsimax.entmax(wide, alpha)[:, INDEX, place].t()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("alpha", [1.0, 1.5, 2.0, 1.3, ALPHA], ids=str)
+def test_the_bits_are_those_of_the_padded_mapping(shape, dtype, alpha):
+    x, g = (normal(*shape, dtype=dtype, seed=s) * 2 for s in (0, 1))
+    x[5], x[20] = -torch.inf, x[21]
+
+    def run(f):
+        leaf = x.clone().requires_grad_()
+        p = f(leaf).reshape(shape)
+        return p.detach(), *torch.autograd.grad(p, leaf, g)
+
+    for ours, wanted in zip(
+        run(lambda x: parsimax.segment_entmax(x, alpha=alpha, ptr=PTR)), run(lambda x: padded(x, alpha)), strict=True
+    ):
+        assert torch.equal(ours, wanted) and ours.dtype == dtype
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_entries_may_come_in_any_order(shape):
+    x, order = normal(*shape), torch.randperm(40, generator=torch.Generator().manual_seed(0))
+    sorted_p = parsimax.segment_entmax(x, INDEX, 1.3)
+    assert torch.equal(sorted_p, parsimax.segment_entmax(x, alpha=1.3, ptr=PTR))
+    assert torch.equal(parsimax.segment_entmax(x[order], INDEX[order].int(), 1.3), sorted_p[order])
+    assert torch.equal(parsimax.segment_entmax(x, INDEX, 1.3, num_segments=9), sorted_p)
+    for name, alpha in TWINS.items():
+        twin = getattr(parsimax, name)
+        assert torch.equal(twin(x, INDEX), parsimax.segment_entmax(x, INDEX, alpha)), name
+        assert torch.equal(twin(x, ptr=PTR), twin(x, INDEX))
+    total = torch.zeros(6, *shape[1:], dtype=x.dtype).index_add(0, INDEX, sorted_p)
+    filled = torch.tensor([1.0, 0, 1, 1, 1, 0], dtype=x.dtype)
+    assert total.allclose(filled.view(-1, *[1] * (len(shape) - 1)).expand(total.shape))
+
+
+@pytest.mark.parametrize("kernels", ["auto", "torch"])
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.filterwarnings("ignore:`torch.jit.script:DeprecationWarning")  # torch's own, in forward mode
+def test_derivatives(shape, kernels):
+    order = torch.randperm(40, generator=torch.Generator().manual_seed(0))
+    x = normal(*shape, seed=3).requires_grad_()
+    alphas = [torch.tensor(1.4, dtype=torch.float64), ALPHA.clamp(1.1, 1.9)]
+    alphas += [torch.tensor([[1.2, 1.5, 1.8]], dtype=torch.float64)] if len(shape) == 2 else []
+    with parsimax.use_kernels(kernels):
+        for alpha in alphas:
+            alpha.requires_grad_()
+
+            def f(x, alpha):
+                return parsimax.segment_entmax(x, INDEX[order], alpha)
+
+            assert torch.autograd.gradcheck(f, (x, alpha), check_forward_ad=True)
+            assert torch.autograd.gradgradcheck(f, (x, alpha))
+        both = torch.func.jvp(lambda x: parsimax.segment_entmax15(x, INDEX), (x.detach(),), (normal(*shape, seed=4),))
+        step = (parsimax.segment_entmax15(x + 1e-6 * normal(*shape, seed=4), INDEX) - both[0]) / 1e-6
+        assert step.allclose(both[1], atol=1e-4)
+
+
+def test_odd_rows():
+    assert parsimax.segment_sparsemax(torch.empty(0), torch.empty(0, dtype=torch.long)).shape == (0,)
+    assert parsimax.segment_sparsemax(torch.empty(0, 2), ptr=torch.tensor([0, 0])).shape == (0, 2)
+    x = torch.tensor([1.0, torch.nan, -torch.inf, -torch.inf, 2.0])
+    p = parsimax.segment_entmax15(x, torch.tensor([0, 0, 1, 1, 2]))
+    assert p[:2].isnan().all() and torch.equal(p[2:], torch.tensor([0.0, 0, 1]))
+
+
+def test_errors():
+    x = torch.zeros(4)
+    for error, words, call in [
+        (TypeError, "index or ptr", lambda: parsimax.segment_softmax(x)),
+        (TypeError, "not both", lambda: parsimax.segment_softmax(x, torch.zeros(4).long(), ptr=torch.tensor([0, 4]))),
+        (ValueError, "one segment per entry", lambda: parsimax.segment_softmax(x, torch.zeros(3).long())),
+        (IndexError, r"in \[0, 2\)", lambda: parsimax.segment_softmax(x, torch.arange(4), num_segments=2)),
+        (IndexError, "got -1", lambda: parsimax.segment_softmax(x, torch.arange(4) - 1)),
+        (ValueError, "rise from 0 to 4", lambda: parsimax.segment_softmax(x, ptr=torch.tensor([0, 3]))),
+        (ValueError, "rise from 0 to 4", lambda: parsimax.segment_softmax(x, ptr=torch.tensor([0, 3, 2, 4]))),
+        (
+            ValueError,
+            "num_segments says 3",
+            lambda: parsimax.segment_softmax(x, ptr=torch.tensor([0, 4]), num_segments=3),
+        ),
+        (ValueError, "(entries, heads)", lambda: parsimax.segment_softmax(x.view(2, 2, 1), torch.zeros(2).long())),
+        (ValueError, "alpha must be", lambda: parsimax.segment_entmax(x, torch.arange(4), torch.ones(3))),
+    ]:
+        with pytest.raises(error, match=words):
+            call()
