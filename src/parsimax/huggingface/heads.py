@@ -66,13 +66,13 @@ def replace_head(model: Model, kind: str = "plif", **settings: Any) -> Model:
 
 def put_head(model: Any, saved: dict[str, Any], where: str) -> str:
     """Replace the output layer, whose name in the model is returned."""
-    old = model.get_output_embeddings()
+    old: Any = model.get_output_embeddings()
     if not isinstance(old, (nn.Linear, Head)):
         raise ValueError(
             f"{where}: the output of {type(model).__name__} must be a linear layer, found "
             f"{'none' if old is None else type(old).__name__}"
         )
-    name = next(each for each, module in model.named_modules() if module is old)
+    name: str = next(each for each, module in model.named_modules() if module is old)
     classes, features = old.weight.shape
     settings = dict(saved)
     head = make_head(settings.pop("kind"), features, classes, bias=old.bias is not None, tied=old.weight, **settings)
