@@ -1,4 +1,4 @@
-"""Figures of attention and output heads, one function each; each gives a ``matplotlib.figure.Figure`` to ``savefig``."""
+"""Figures of attention and output heads, one function each; each gives a ``matplotlib.figure.Figure``."""
 
 from .curves import function, spectrum
 from .grids import density, entropy, roles
