@@ -167,8 +167,7 @@ def _registry() -> Iterator[Case | Scaling]:
     halves = [_in_bfloat16(case) for case in plain]
     attentions = [*_attentions()]
     dense = [_nearly_dense(case) for case in (*plain, *halves)]
-    yield from _heads()
-    yield from (*_small(), *plain, *attentions, *halves, *dense, *map(_nearly_dense, attentions))
+    yield from (*_small(), *plain, *_heads(), *attentions, *halves, *dense, *map(_nearly_dense, attentions))
     for case in (*plain, *halves, *dense):
         yield from _against_peer(case)
     yield from _scaling()

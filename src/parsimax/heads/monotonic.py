@@ -36,7 +36,7 @@ def monotonic(x: Tensor, raw_scale: Tensor, shift: Tensor, raw_height: Tensor) -
 
     Example:
         >>> import torch, parsimax
-        >>> one = torch.tensor([0.5413])  # its softplus is 1
+        >>> one = torch.tensor(1.0).expm1().log().view(1)  # its softplus is 1
         >>> parsimax.monotonic(torch.tensor([-1.0, 0.0, 1.0]), one, torch.zeros(1), one)
         tensor([0.2689, 0.5000, 0.7311])
 
@@ -131,9 +131,9 @@ def monotonic_inverse(y: Tensor, raw_scale: Tensor, shift: Tensor, raw_height: T
 
     Example:
         >>> import torch, parsimax
-        >>> one = torch.tensor([0.5413])
-        >>> parsimax.monotonic_inverse(torch.tensor([0.2689, 0.5, 2.0]), one, torch.zeros(1), one)
-        tensor([-1.0002,  0.0000,     inf])
+        >>> one = torch.tensor(1.0).expm1().log().view(1)
+        >>> parsimax.monotonic_inverse(torch.tensor([0.2689, 0.6225, 2.0]), one, torch.zeros(1), one)
+        tensor([-1.0002,  0.5002,     inf])
     """
     weights = (raw_scale, shift, raw_height)
     _check(y, weights, "monotonic_inverse")

@@ -68,7 +68,7 @@ class Lm(Task[Window]):
 
     def loss(self, batch: Window) -> Tensor:
         state = None if batch.first or self.state is None else tuple(part.detach() for part in self.state)
-        hidden, self.state = self.model(batch.entered, state)  # type: ignore[arg-type]
+        hidden, self.state = self.model(batch.entered, state)
         return self.model.head.loss(hidden, batch.wanted)
 
     def amount(self, batch: Window) -> int:

@@ -58,7 +58,8 @@ class Block(nn.Module):
     def forward(self, x: Tensor, later: Tensor) -> Tensor:
         y = self.norms[0](x)
         x = x + self.drop(self.attention(y, y, y, attn_mask=later, need_weights=False)[0])
-        return x + self.drop(self.inner(self.norms[1](x)))
+        out: Tensor = x + self.drop(self.inner(self.norms[1](x)))
+        return out
 
 
 class Transformer(nn.Module):

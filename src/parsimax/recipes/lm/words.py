@@ -85,7 +85,7 @@ def stream(lines: list[list[str]], words: Words) -> Tensor:
 @lru_cache(1)
 def embedded() -> dict[str, list[list[str]]]:
     """The topics of ``help()``, which ship with Python: every tenth for validation, every tenth for the test."""
-    from pydoc_data.topics import topics  # type: ignore[import-untyped]
+    from pydoc_data.topics import topics
 
     parts: dict[str, list[list[str]]] = {"train": [], "val": [], "test": []}
     for number, name in enumerate(sorted(topics)):
