@@ -22,6 +22,8 @@ def _samples() -> dict[str, tuple[Any, ...]]:
     losses = dict.fromkeys(("sparsemax_loss", "entmax15_loss", "entmax_loss"), (x, y))
     more: dict[str, tuple[Any, ...]] = {"fenchel_young_loss": (x, y, "sparsemax"), "multilabel_loss": (x, x)}
     more |= {"linear_entmax_loss": (x, x, y)}
+    many, net = torch.ones(100_000), _public.Monotonic(10)
+    more |= {"monotonic": (many, *net.weights)}
     more |= {"plif": (x, torch.zeros(2)), "head_loss": (x, y, _public.LinearHead(3, 4))}
     more |= dict.fromkeys(("entmax_attention", "attention"), (x, x, x))
     more |= {"sparsemap": (x, structured.Tree()), "structured_topk": (x, structured.Tree(), 2)}

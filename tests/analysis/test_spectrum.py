@@ -1,4 +1,4 @@
-"""The rank of log-probabilities: bound for linear softmax, not for the other heads; streamed or not, it is one number."""
+"""The rank of log-probabilities: bound for linear softmax and for no other head; streamed or not, it is one number."""
 
 import pytest
 import torch

@@ -80,6 +80,7 @@ def naive(head, hidden):
 @pytest.fixture(params=["one chunk", "many chunks"])
 def cut(request, monkeypatch):
     if request.param == "many chunks":
+        monkeypatch.setattr(chunks, "FEW", 0)
         monkeypatch.setattr(chunks, "ROWS", 4)
         monkeypatch.setattr(chunks, "ROWS_OF_MIXTURES", 4 * K)
 
@@ -150,6 +151,7 @@ def test_a_mapping_without_an_entropy_has_a_floor(name, cut):
 
 @pytest.mark.parametrize("name", SMOOTH)
 def test_gradcheck(name, monkeypatch):
+    monkeypatch.setattr(chunks, "FEW", 0)
     monkeypatch.setattr(chunks, "ROWS", 2)
     monkeypatch.setattr(chunks, "ROWS_OF_MIXTURES", 2 * K)
     head = made(name)
@@ -291,6 +293,31 @@ def test_transforms_and_graphs_give_the_same(name):
     assert_equal(value, expected)
     for mine, true in zip(grads.values(), torch.autograd.grad(expected, [*names.values()]), strict=True):
         assert_equal(mine, true, 1e-10)
+
+
+@pytest.mark.parametrize("name", ["softmax", "mixture", "rsoftmax"])
+def test_no_more_than_a_chunk_of_logits_exists(name, monkeypatch):
+    """In plain torch; a vocabulary larger than the largest chunk goes a row at a time."""
+    monkeypatch.setattr(chunks, "FEW", 0)
+    monkeypatch.setattr(chunks, "ROWS", 4)
+    monkeypatch.setattr(chunks, "ROWS_OF_MIXTURES", 4 * K)
+    head = {
+        "softmax": lambda: parsimax.LinearHead(2, 500),
+        "mixture": lambda: parsimax.MixtureOfSoftmaxes(2, 500, K),
+        "rsoftmax": lambda: parsimax.LinearHead(2, 500, "rsoftmax", rate=0.5),
+    }[name]()
+    sizes = []
+    row_losses = type(head).row_losses
+
+    def watched(self, hidden, target, options):
+        sizes.append(len(hidden))
+        return row_losses(self, hidden, target, options)
+
+    monkeypatch.setattr(type(head), "row_losses", watched)
+    with parsimax.use_kernels("torch"):
+        head.loss(torch.randn(50, 2), torch.arange(50)).backward()
+    assert max(sizes) <= 4 and sum(sizes) == 50
+    assert chunks.tokens_at_a_time(parsimax.LinearHead(1, chunks.CHUNK)) == 1
 
 
 def test_a_copy_of_a_head_is_another_head():

@@ -137,6 +137,22 @@ def test_errors_say_what_is_wrong():
         parsimax.Monotonic(0)
 
 
+def test_many_numbers_are_taken_from_a_table():
+    torch.manual_seed(0)
+    f, x = parsimax.Monotonic(100), 6 * torch.randn(50_000)
+    with torch.no_grad():
+        f.raw_scale += torch.randn(100)
+    leaf, up = x.clone().requires_grad_(), torch.randn(50_000)
+    y = f(leaf)
+    for _ in range(2):
+        mine = torch.autograd.grad(y, [leaf, *f.parameters()], up, retain_graph=True)
+    exact, wide = f.double(), x.double().requires_grad_()
+    true = exact(wide)
+    torch.testing.assert_close(y.double(), true, rtol=1e-6, atol=1e-6)
+    for a, b in zip(mine, torch.autograd.grad(true, [wide, *exact.parameters()], up.double()), strict=True):
+        assert ((a - b).norm() / b.norm()).item() < 1e-5
+
+
 def test_the_table_of_a_monotonic_net_is_as_near_as_rounding():
     """Where the loss of float32 takes the net from a table of cubics, however steep the net has become."""
     for steep in (0.5, 2.0, 20.0):

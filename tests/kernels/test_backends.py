@@ -22,6 +22,7 @@ Q = normal(3, 2, 2, 5, 8).float()
 ALPHA = torch.tensor([[1.2], [1.5], [1.8], [2.5]])
 HIDDEN, WEIGHT, BIAS = normal(4, 6).float(), normal(9, 6, seed=1).float(), normal(9, seed=2).float()
 SOFT = torch.softmax(X, -1)
+NET = parsimax.Monotonic(5)
 
 # name: (function, its tensors, other arguments), each in every dtype and mode below
 CALLS = {
@@ -87,6 +88,8 @@ CALLS = {
     "attention sparsemax": ("attention", tuple(Q), {"mapping": "sparsemax"}),
     "attention rsoftmax": ("attention", tuple(Q), {"mapping": "rsoftmax", "rate": 0.5}),
     "plif": ("plif", (X, torch.zeros(4)), {}),
+    "monotonic": ("monotonic", (torch.linspace(-3, 3, 5000), *(w.detach() for w in NET.weights)), {}),
+    "monotonic, few": ("monotonic", (X, *(w.detach() for w in NET.weights)), {}),
     "head_loss": ("head_loss", (HIDDEN, Y), {"head": parsimax.LinearHead(6, 9)}),
     "head_loss, plif": ("head_loss", (HIDDEN, Y), {"head": parsimax.PLIFHead(6, 9, knots=10)}),
     "head_loss, monotonic": ("head_loss", (HIDDEN, Y), {"head": parsimax.MonotonicHead(6, 9)}),
@@ -121,6 +124,7 @@ KERNEL = {
     "entmax_attention": "_attention_fwd",
     "attention": "_attention_fwd",
     "plif": "_plif",
+    "monotonic": "_pieces",
     "head_loss": "_head",
     "sparsemap": "_sparsemap",
     "structured_topk": "_kbest_structures",

@@ -1,4 +1,4 @@
-"""The singular values of a model's log-probabilities over many contexts, and how many of them are more than rounding."""
+"""The singular values of a model's log-probabilities over many contexts, and how many are more than rounding."""
 
 from __future__ import annotations
 

@@ -148,8 +148,8 @@ def _losses() -> Iterator[Case]:
 
 def _heads() -> Iterator[Case]:
     """Losses of output heads against a linear layer and cross-entropy."""
-    limits: dict[str, float | None] = {"head_softmax": None, "head_sigsoftmax": 1.1, "head_plif": 1.3}
-    limits |= {"head_monotonic": None, "head_mixture": 9.0, "head_mixture_plif": None}
+    limits = {"head_softmax": 1.1, "head_sigsoftmax": 1.1, "head_plif": 1.3, "head_monotonic": 1.3}
+    limits |= {"head_mixture": 9.0, "head_mixture_plif": 9 * 1.3}
     for shape in HEAD_SHAPES:
         for ours, limit in limits.items():
             name = f"{ours}_loss/{'x'.join(map(str, shape))}"
@@ -267,10 +267,10 @@ def _registry() -> Iterator[Case | Scaling]:
     others = [*_other_mappings()]
     attentions = [*_attentions()]
     dense = [_nearly_dense(case) for case in (*plain, *halves)]
-    yield from _heads()
     yield from (*_small(), *_tiny(), *others, *map(_in_bfloat16, others), *_other_dims(), *_steep())
     yield from (
         *plain,
+        *_heads(),
         *attentions,
         *_with_dropout(),
         *_by_mapping(),

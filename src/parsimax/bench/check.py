@@ -167,7 +167,7 @@ def _settled(mine: Tensor, true: Tensor, grads: list[Tensor]) -> Tensor:
 
 def _in_blocks(x: Tensor) -> Tensor:
     """Rounding moves a score by a hundredth of a piece of PLIF: what is compared is summed over many pieces."""
-    return x.unflatten(0, (-1, BLOCK)).sum(1)
+    return x.view(-1, BLOCK).sum(1)
 
 
 def _error(mine: Tensor, true: Tensor) -> float:

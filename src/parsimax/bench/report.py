@@ -16,6 +16,7 @@ TITLES = {
     "small": "Small tensors, forward",
     "mapping": "Mappings, forward and backward",
     "loss": "Losses, forward and backward",
+    "head": "Losses of output heads, forward and backward",
     "attention": "Attention, forward and backward",
     "dense": "Nearly dense rows: scores × 0.01",
     "peer": "Against the `entmax` package",

@@ -25,11 +25,13 @@ if TYPE_CHECKING:
     from .head import Head
 
 ROWS, ROWS_OF_MIXTURES = 256, 512  # rows of logits at a time; fewer, and the products lose a fifth and more
+FEW = 1 << 18  # logits that are taken together however many rows they are
 CHUNK = 1 << 24  # logits at a time, at most
 
 
 def tokens_at_a_time(head: Head) -> int:
     rows = ROWS if head.rows_per_token == 1 else ROWS_OF_MIXTURES
+    rows = max(rows, FEW // head.classes)
     return max(1, min(rows, CHUNK // head.classes) // head.rows_per_token)
 
 

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from ..engine.fused import aliases
 from ..engine.modes import derivative_is_observed
+from .pieces import Pieces
 
 ops = torch.ops.parsimax
 Formula = Callable[[Tensor, Tensor, float], Tensor]
@@ -25,6 +26,33 @@ def plif_by_kernel(x: Tensor, raw_slopes: Tensor, bound: float, formula: Formula
     """``formula`` is the same in torch, differentiable any number of times."""
     out: Tensor = _Plif.apply(x, raw_slopes, bound, formula)  # type: ignore[no-untyped-call]
     return out
+
+
+def pieces_by_kernel(x: Tensor, pieces: Pieces, weights: tuple[Tensor, ...], formula: Callable[..., Tensor]) -> Tensor:
+    """A function of ``weights`` that is had as pieces; ``formula(x, *weights)`` is the function itself."""
+    out: Tensor = _Pieces.apply(pieces, formula, x, *weights)  # type: ignore[no-untyped-call]
+    return out
+
+
+class _Pieces(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, pieces: Pieces, formula: Callable[..., Tensor], x: Tensor, *weights: Tensor) -> Tensor:
+        ctx.pieces, ctx.formula = pieces, formula
+        ctx.save_for_backward(x, *weights)
+        out: Tensor = ops._pieces_fwd(x, pieces.table, pieces.scale, pieces.offset)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
+        inputs, wanted, pieces = ctx.saved_tensors, ctx.needs_input_grad[2:], ctx.pieces
+        if derivative_is_observed(g):
+            with torch.enable_grad():
+                named = aliases(inputs, wanted)
+                at = [t for t, w in zip(named, wanted, strict=True) if w]
+                grads = iter(torch.autograd.grad(ctx.formula(*named), at, g, create_graph=True, materialize_grads=True))
+            return (None, None, *(next(grads) if w else None for w in wanted))
+        dx, sums = ops._pieces_bwd(g, inputs[0], pieces.table, pieces.scale, pieces.offset)
+        return (None, None, dx, *(grad for _, grad in pieces.backward(sums)))
 
 
 class _Plif(torch.autograd.Function):

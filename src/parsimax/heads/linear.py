@@ -85,6 +85,8 @@ class LinearHead(Head):
 
     def row_losses(self, hidden: Tensor, target: Tensor, options: dict[str, Any]) -> Tensor:
         alpha, entry, own = self.alpha, self.mapping.entry, {**options, "reduction": "none"}
+        if target.is_floating_point() and (entry.name == "sigsoftmax" or (isinstance(alpha, float) and alpha == 1)):
+            return negative_logs(self.whole(hidden), target, **options)
         if entry.name == "sigsoftmax":
             scores = self.scores(hidden)
             return entmax_loss(scores + F.logsigmoid(scores), target, 1.0, **own)

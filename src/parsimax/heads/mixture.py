@@ -98,7 +98,8 @@ class MixtureOfSoftmaxes(Head):
         scores = bent(self.function, wide(F.linear(self.latent(hidden), self.weight, self.bias)))
         prior = self.log_prior(hidden).unsqueeze(-1)
         if self.mapping.entry.sparse:
-            return (prior.exp() * self.mapping(scores)).sum(-2).log()
+            p: Tensor = self.mapping(scores)
+            return (prior.exp() * p).sum(-2).log()
         joint = prior + mapped_logs(self.mapping, scores)
         if self.bias is None:
             return torch.logsumexp(joint, -2)

@@ -11,8 +11,9 @@ from torch.nn import functional as F
 
 from ..engine.arguments import check_scores
 from ..engine.fused import aliases
-from ..engine.modes import derivative_is_observed, is_plain
-from .pieces import Pieces, monotonic_pieces
+from ..engine.modes import derivative_is_observed, is_plain, kernels_serve
+from .fused_pointwise import pieces_by_kernel
+from .pieces import Pieces, monotonic_pieces, steps_of
 
 STEPS = 200  # of the search for the inverse: more than halving an interval of doubles can take
 Weights = tuple[Tensor, Tensor, Tensor]
@@ -35,22 +36,32 @@ def monotonic(x: Tensor, raw_scale: Tensor, shift: Tensor, raw_height: Tensor) -
 
     Example:
         >>> import torch, parsimax
-        >>> one = torch.tensor([0.5413])  # its softplus is 1
+        >>> one = torch.tensor(1.0).expm1().log().view(1)  # its softplus is 1
         >>> parsimax.monotonic(torch.tensor([-1.0, 0.0, 1.0]), one, torch.zeros(1), one)
         tensor([0.2689, 0.5000, 0.7311])
 
-    :class:`Monotonic` is the module, :func:`monotonic_inverse` the way back. Unlike :func:`plif` it costs K sigmoids a
-    number, and it is bounded.
+    :class:`Monotonic` is the module, :func:`monotonic_inverse` the way back. Unlike :func:`plif` it is bounded. Many
+    numbers of float32 are taken from a table of cubics, made anew at each call and as near as rounding; else it costs K
+    sigmoids a number.
 
     Reference: Daniels and Velikova, Monotone and Partially Monotone Neural Networks, 2010; as an output layer: Ganea
     et al., ICML 2019.
     """
     weights = (raw_scale, shift, raw_height)
     _check(x, weights, "monotonic")
-    if not is_plain(x, *weights):
+    plain = is_plain(x, *weights)
+    reach = most(x) if plain else math.inf
+    if kernels_serve("monotonic", x, *weights, pieces=steps_of(weights, reach), size=x.numel()):
+        return pieces_by_kernel(x, monotonic_pieces(weights, reach), weights, _formula)
+    if not plain:
         return _formula(x, *weights)
     out: Tensor = _Monotonic.apply(x, *weights)  # type: ignore[no-untyped-call]
     return out
+
+
+def most(x: Tensor) -> float:
+    """The largest number in size; not finite if any is not."""
+    return x.detach().abs().max().item() if x.numel() else math.inf
 
 
 def _formula(x: Tensor, raw_scale: Tensor, shift: Tensor, raw_height: Tensor) -> Tensor:
@@ -120,9 +131,9 @@ def monotonic_inverse(y: Tensor, raw_scale: Tensor, shift: Tensor, raw_height: T
 
     Example:
         >>> import torch, parsimax
-        >>> one = torch.tensor([0.5413])
-        >>> parsimax.monotonic_inverse(torch.tensor([0.2689, 0.5, 2.0]), one, torch.zeros(1), one)
-        tensor([-1.0002,  0.0000,     inf])
+        >>> one = torch.tensor(1.0).expm1().log().view(1)
+        >>> parsimax.monotonic_inverse(torch.tensor([0.2689, 0.6225, 2.0]), one, torch.zeros(1), one)
+        tensor([-1.0002,  0.5002,     inf])
     """
     weights = (raw_scale, shift, raw_height)
     _check(y, weights, "monotonic_inverse")

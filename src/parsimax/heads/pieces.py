@@ -6,6 +6,7 @@ from it by less than the rounding of float32 does. A hundred sigmoids a score be
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
@@ -14,7 +15,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 MOST = 1 << 16  # pieces of a monotonic net; beyond, the sigmoids are computed themselves
-FOURTH = 0.131  # no less than the fourth derivative of the sigmoid is anywhere, which is 0.13
+FOURTH = 0.128  # no less than the fourth derivative of the sigmoid is anywhere
 SLOPE = 2.0**-22  # error of the slope, in units of the largest slope that the weights allow
 
 
@@ -48,6 +49,8 @@ def steps_of(weights: tuple[Tensor, Tensor, Tensor], reach: float) -> int | None
     A cubic through values and slopes at both ends of a piece of width h has a slope that is off by at most
     h³ M √3 / 216, M the largest fourth derivative, and a value by h⁴ M / 384, which is then smaller still.
     """
+    if not 0 < reach < math.inf:  # neither nothing nor what is no number
+        return None
     u, v = (F.softplus(t.detach().double()) for t in (weights[0], weights[2]))
     steep, fourth = float((v * u).sum()) / 4, float((v * u**4).sum()) * FOURTH
     width = (SLOPE * steep * 216 / 3**0.5 / fourth) ** (1 / 3) if fourth > 0 else reach
@@ -71,7 +74,7 @@ def monotonic_pieces(weights: tuple[Tensor, Tensor, Tensor], reach: float) -> Pi
         table = torch.stack((left, start, square, cube), 1)
 
     def backward(sums: Tensor) -> Iterable[tuple[Tensor, Tensor]]:
-        grads = torch.autograd.grad(table, leaves, sums.sum(0, dtype=torch.float64))
+        grads = torch.autograd.grad(table, leaves, sums.sum(0, dtype=torch.float64), retain_graph=True)
         return [(w, g.to(w.dtype)) for w, g in zip(weights, grads, strict=True)]
 
     return Pieces(table.detach().to(weights[0].dtype), 1 / width, reach / width, backward)

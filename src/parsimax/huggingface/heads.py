@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from torch import nn
 from transformers import PreTrainedModel
@@ -64,22 +64,20 @@ def replace_head(model: Model, kind: str = "plif", **settings: Any) -> Model:
     return model
 
 
-def put_head(model: Any, saved: dict[str, Any], where: str) -> str:
-    """Replace the output layer, whose name in the model is returned."""
-    old = model.get_output_embeddings()
-    if not isinstance(old, (nn.Linear, Head)):
+def put_head(model: Any, saved: dict[str, Any], where: str) -> None:
+    """Replace the output layer."""
+    old: Any = model.get_output_embeddings()
+    if not isinstance(old, nn.Linear | Head):
         raise ValueError(
             f"{where}: the output of {type(model).__name__} must be a linear layer, found "
             f"{'none' if old is None else type(old).__name__}"
         )
-    name = next(each for each, module in model.named_modules() if module is old)
     classes, features = old.weight.shape
-    settings = dict(saved)
-    head = make_head(settings.pop("kind"), features, classes, bias=old.bias is not None, tied=old.weight, **settings)
+    settings, weight = dict(saved), cast(nn.Parameter, old.weight)
+    head = make_head(settings.pop("kind"), features, classes, bias=old.bias is not None, tied=weight, **settings)
     for parameter in head.parameters():  # those of the head's own are where and what the weight is
         if parameter is not head.weight:
             parameter.data = parameter.data.to(old.weight.device, old.weight.dtype)
     if old.bias is not None:
         head.bias = old.bias
     model.set_output_embeddings(head.train(old.training))
-    return name

@@ -87,7 +87,7 @@ def restore_head(cls: Any, path: Any, *args: Any, **kwargs: Any) -> Any:
     return (model, info) if wants_info else model
 
 
-def _put_saved_head(model: PreTrainedModel, config: PreTrainedConfig) -> None:
+def _put_saved_head(model: Any, config: PreTrainedConfig) -> None:
     if getattr(config, heads.KEY, None) is not None and model.get_output_embeddings() is not None:
         heads.put_head(model, getattr(config, heads.KEY), "from_pretrained")
 

@@ -124,6 +124,17 @@ def _one_dtype(request: Request) -> str | None:
     return f"the tensors are {' and '.join(sorted(map(str, kinds)))}; the kernel takes one" if len(kinds) > 1 else None
 
 
+def _tabled(request: Request) -> str | None:
+    """A monotonic net is had from a table where that is worth it, and in float32, which hides what it is off by."""
+    count, size = request.options.get("pieces"), request.options.get("size", 0)
+    if request.mode == EAGER and any(t.dtype == torch.float64 for t in request.tensors):
+        return "float64 is computed sigmoid by sigmoid"
+    if request.mode == EAGER and count is None:
+        return "so steep a net, or numbers so large, would take too large a table"
+    few = request.mode == EAGER and count is not None and size < 4 * count
+    return f"{size} numbers are too few for a table of {count} pieces" if few else None
+
+
 def _traced(request: Request) -> str | None:
     eager = request.mode == EAGER
     return None if eager else "the kernel makes gradients in the forward pass, which a graph does by itself"
@@ -233,6 +244,7 @@ CPU = Backend(
         "entmax_attention": (_weights,),
         "attention": (_detached, _weights),
         "plif": (_only_float32_and_64, _one_dtype, _traced),
+        "monotonic": (_only_float32_and_64, _one_dtype, _tabled, _traced),
         "head_loss": (
             _single,
             _other_head,

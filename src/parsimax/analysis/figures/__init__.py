@@ -1,4 +1,4 @@
-"""Figures of attention and output heads, one function each. Each returns a ``matplotlib.figure.Figure``; call its ``savefig``."""
+"""Figures of attention and output heads, one function each; each gives a ``matplotlib.figure.Figure``."""
 
 from .curves import function, spectrum
 from .grids import density, entropy, roles

@@ -1,0 +1,1 @@
+"""The softmax bottleneck in a test tube: random distributions, free contexts, shared word vectors, any output head."""

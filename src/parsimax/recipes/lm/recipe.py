@@ -1,0 +1,121 @@
+"""The recipe ``lm``: the beginning of a text in, how it may go on out."""
+
+from __future__ import annotations
+
+import json
+import resource
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ...analysis import figures as drawn
+from ...analysis import rank
+from ..kit.pictures import curves
+from ..kit.recipe import Answer, Evaluation, Recipe
+from ..kit.runs import Run
+from .model import Lm, Windows, repetition
+from .settings import Options, Settings
+from .words import EOS, UNK, Words, lines_of, path_of, stream
+
+CONTEXTS = 2048  # of the spectrum
+TEXTS, LENGTH = 20, 100  # written to measure repetition
+SHOWN = 5  # unknown words that a note names
+
+
+@dataclass(frozen=True)
+class Beginning:
+    """What a prediction reads: words between blanks; nothing begins a new line of text."""
+
+    text: str
+
+
+class LmRecipe(Recipe[Settings, Lm, Beginning, Options]):
+    query = Beginning
+
+    def start(self, settings: Settings, run: Run) -> Lm:
+        words = Words.learn(lines_of(settings.data, "train"), settings.data.vocabulary)
+        words.save(run)
+        return self.reopen(settings, run)
+
+    def reopen(self, settings: Settings, run: Run, data: bool = True) -> Lm:
+        words = Words.load(run)
+        torch.manual_seed(settings.train.seed)
+        least = torch.zeros(2 * settings.train.columns, dtype=torch.long)
+        texts = dict.fromkeys(("train", "val"), least)
+        if data:
+            texts = {split: stream(lines_of(settings.data, split), words) for split in texts}
+        return Lm(settings, words, texts["train"], texts["val"])
+
+    def files(self, settings: Settings, split: str) -> list[Path]:
+        return [] if settings.data.root is None else [path_of(settings.data.root, split)]
+
+    def windows(self, task: Lm, settings: Settings, split: str) -> Windows:
+        text = stream(lines_of(settings.data, split), task.words)
+        return Windows(text, min(settings.train.columns, max(1, len(text) // 4)), settings.train.window, split)
+
+    def evaluate(self, task: Lm, settings: Settings, split: str, show: Callable[[str], None]) -> Evaluation:
+        text = self.windows(task.eval(), settings, split)
+        show("reading the text")
+        measured = task.measure(text)
+        figures: dict[str, Any] = {"words": text.columns.numel(), **measured}
+        figures["unknown"] = (text.columns == UNK).double().mean().item()
+        if (spectrum := self.spectrum(task, text)) is not None:
+            figures |= {"rank": spectrum.rank, "rank of linear softmax": settings.model.embedding + 2}
+        show("writing texts")
+        texts = task.write([EOS], LENGTH, TEXTS, settings.train.seed)
+        figures["repetition of written text"] = repetition(texts)
+        lines = lines_of(settings.data, split)
+        figures["repetition of this text"] = repetition([task.words.numbered(line)[:LENGTH] for line in lines])
+        unit = 1 if sys.platform == "darwin" else 1024
+        figures["peak memory MB"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 2**20
+        return Evaluation(figures, [{"text": task.words.text(one)} for one in texts])
+
+    def speed(self, task: Lm, settings: Settings) -> dict[str, float]:
+        pace = task.pace()
+        return {"seconds per epoch": pace["step ms"] / 1000 * len(task.batches)} if pace else {}
+
+    def spectrum(self, task: Lm, text: Windows) -> Any:
+        """None for a head that gives some words no probability, whose logarithms have no rank."""
+        contexts = task.contexts(text, CONTEXTS)
+        if not torch.isfinite(task.model.head(contexts[:8])).all():
+            return None
+        return rank(task.model.head, contexts.split(256))
+
+    def read(self, task: Lm, line: str, options: Options) -> Beginning:
+        return Beginning(line)
+
+    def predict(self, task: Lm, settings: Settings, queries: Sequence[Beginning], options: Options) -> list[Answer]:
+        answers = []
+        for query in queries:
+            words = query.text.lower().split() if settings.data.lowercase else query.text.split()
+            numbers = [EOS, *task.words.numbered(words)]
+            unknown = list(dict.fromkeys(w for w in words if w not in task.words.numbers))
+            notes = (f"unknown words are read as <unk>: {' '.join(unknown[:SHOWN])}",) if unknown else ()
+            texts = [task.words.text(one) for one in task.write(numbers, options.words, options.samples, options.seed)]
+            lines = [json.dumps({"text": query.text, "goes on": texts}, ensure_ascii=False)] if options.json else texts
+            answers.append(Answer(tuple(lines), notes))
+        return answers
+
+    def report(self, task: Lm, settings: Settings, run: Run, folder: Path) -> list[Path]:
+        """``training.png``, ``spectrum.png`` and, for a head with a function of each score, ``function.png``."""
+        folder.mkdir(parents=True, exist_ok=True)
+        names = ("loss", "ε-perplexity" if settings.model.output.entry.sparse else "perplexity", "accuracy")
+        pictures = {"training.png": curves(run, *names)}
+        spectrum = self.spectrum(task.eval(), self.windows(task, settings, "val"))
+        if spectrum is not None:
+            pictures["spectrum.png"] = drawn.spectrum({settings.model.head: spectrum}, settings.model.embedding)
+        if getattr(task.model.head, "function", None) is not None:
+            pictures["function.png"] = drawn.function(task.model.head.function)  # type: ignore[arg-type]
+        written = []
+        for name, figure in pictures.items():
+            if figure is not None:
+                figure.savefig(folder / name, dpi=150)
+                written.append(folder / name)
+        return written
+
+
+RECIPE = LmRecipe()
