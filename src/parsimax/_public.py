@@ -1,5 +1,6 @@
 """Every public name; :mod:`parsimax` hands them on."""
 
+from . import latent as latent
 from . import mappings
 from . import schedules as schedules
 from . import structured as structured
@@ -18,6 +19,7 @@ from ._scripting import refuse_scripting
 from ._verify import verify
 from .kernels.dispatch import set_default as set_kernels
 from .kernels.dispatch import use as use_kernels
+from .latent import expected_loss
 from .losses import (
     Entmax15Loss,
     EntmaxLoss,
@@ -41,7 +43,7 @@ from .metrics import (
     support_size,
 )
 from .parameters import set_step
-from .structured import sparsemap
+from .structured import SparseMAPLoss, sparsemap, sparsemap_loss
 from .structured import topk as structured_topk
 
 __all__ = [
@@ -54,12 +56,14 @@ __all__ = [
     "LinearEntmaxLoss",
     "MultiheadAttention",
     "Observation",
+    "SparseMAPLoss",
     "SparsemaxLoss",
     "attention",
     "entmax15_loss",
     "entmax_attention",
     "entmax_loss",
     "epsilon_perplexity",
+    "expected_loss",
     "explain",
     "fenchel_young_loss",
     "jensen_shannon",
@@ -71,6 +75,7 @@ __all__ = [
     "set_kernels",
     "set_step",
     "sparsemap",
+    "sparsemap_loss",
     "sparsemax_loss",
     "sparsemax_score",
     "structured_topk",

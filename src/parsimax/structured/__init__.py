@@ -5,6 +5,7 @@ from .custom import Custom
 from .distribution import Distribution
 from .graphs import Assignment, Tree
 from .labels import Chain, OneOf, OneOfEach
+from .loss import SparseMAPLoss, sparsemap_loss
 from .sparsemap import sparsemap
 from .structure import Structure
 from .topk import topk
@@ -17,8 +18,10 @@ __all__ = [
     "Distribution",
     "OneOf",
     "OneOfEach",
+    "SparseMAPLoss",
     "Structure",
     "Tree",
     "sparsemap",
+    "sparsemap_loss",
     "topk",
 ]
