@@ -4,8 +4,8 @@ python benchmarks/latent_methods.py            print the two tables of docs/late
 python benchmarks/latent_methods.py --figure   also draw docs/latent.png
 
 The problem: z is one of 64, its loss is that of a small decoder, the scores are normal with deviation 1/2. The truth
-is the sum over all z under softmax; the sparse methods have a distribution of their own, and are compared with the exact sum
-over that.
+is the sum over all z under softmax; the sparse methods have a distribution of their own, and are compared with the
+exact sum over that.
 """
 
 from __future__ import annotations
@@ -122,17 +122,19 @@ def draw(rows: list[tuple[str, float, float, float, float]], path: Path) -> None
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    figure, axis = pyplot.subplots(figsize=(8, 4.5), layout="constrained")
-    error = [max((bias**2 + spread**2) ** 0.5, 1e-3) for _, bias, spread, _, _ in rows]
-    for (name, bias, spread, calls, _), total in zip(rows, error, strict=True):
-        exact = spread < 1e-4 and bias < 1e-4
-        colour = "tab:green" if exact else "tab:red" if bias > 0.2 and spread < 2 else "tab:blue"
-        axis.scatter(calls, total, color=colour, s=30)
-        axis.annotate(name, (calls, total), textcoords="offset points", xytext=(5, 4), fontsize=8)
-    axis.set(xscale="log", yscale="log", xlabel="calls of the loss an example", xlim=(0.8, 150))
-    axis.set_ylabel("error of one gradient, relative\n(root of bias² + variance; 10⁻³: none)")
-    axis.set_title("Green: exact under its own distribution; blue: unbiased; red: biased", fontsize=10)
-    figure.savefig(path, dpi=110)
+    names = [row[0] for row in rows]
+    place = range(len(names))
+    colours = ["tab:green" if r[2] < 1e-4 else "tab:red" if "Gumbel" in r[0] else "tab:blue" for r in rows]
+    figure, (bias, spread, calls) = pyplot.subplots(1, 3, figsize=(10, 3.8), sharey=True, layout="constrained")
+    bias.barh(place, [r[1] for r in rows], xerr=[r[2] / DRAWS**0.5 for r in rows], color=colours)
+    bias.set(title="bias, ± its standard error", yticks=place, yticklabels=names)
+    bias.invert_yaxis()
+    spread.barh(place, [r[2] for r in rows], color=colours)
+    spread.set(title="standard deviation")
+    calls.barh(place, [r[3] for r in rows], color=colours)
+    calls.set(title="calls of the loss", xscale="log")
+    figure.suptitle("Gradients of an expected loss, relative to the true one: exact, unbiased, biased", fontsize=10)
+    figure.savefig(path, dpi=100)
 
 
 def main() -> None:
