@@ -43,13 +43,14 @@ from .metrics import (
     support_size,
 )
 from .parameters import set_step
-from .structured import SparseMAPLoss, sparsemap, sparsemap_loss
+from .structured import FactorGraph, SparseMAPLoss, sparsemap, sparsemap_loss
 from .structured import topk as structured_topk
 
 __all__ = [
     "AttentionCore",
     "Entmax15Loss",
     "EntmaxLoss",
+    "FactorGraph",
     "FenchelYoungLoss",
     "KeyValueCache",
     "LengthScaling",

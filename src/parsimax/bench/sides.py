@@ -75,7 +75,7 @@ def _structured(kind: str, *, k: int | None = None, loop: bool = False) -> Side:
 
     def call(i: Inputs) -> Tensor:
         items = slice(LOOPED if loop else None)
-        scores = i["scores"][items]
+        scores: Any = i["scores"][items]
         if "transitions" in i.leaves:
             scores = (scores, i["transitions"][items])
         if k is not None:

@@ -67,9 +67,9 @@ def sparsemap_loss(
     sign = (1 - 2 * parts) if isinstance(structure, Bits) else 1 - parts
     moved = unary if not cost else unary + cost * sign.view(unary.shape).to(unary)
     free = cost * parts.flatten(1).sum(1) if isinstance(structure, Bits) else 0.0
-    wide = (moved.double(), *(each.double() for each in extra))
-    found = sparsemap(wide if extra else wide[0], structure, max_iter=max_iter)
-    reached = _objective(structure, wide if extra else wide[0], found.structures, found.probabilities, found.example)
+    wide: Scores = (moved.double(), extra[0].double()) if extra else moved.double()
+    found = sparsemap(wide, structure, max_iter=max_iter)
+    reached = _objective(structure, wide, found.structures, found.probabilities, found.example)
     items = torch.arange(problem.items, device=codes.device)
     ones = torch.ones_like(items, dtype=torch.float64)
     right = _objective(structure, scores, structure.decode(codes, problem), ones, items)
