@@ -18,6 +18,7 @@ _hub.install()
 # A program gets all names at once, and with them the operators that exported programs need. The command has an entry
 # module of its own; when that is what runs, they come with their first use: its help must not wait seconds for torch.
 if TYPE_CHECKING or "parsimax_command" not in sys.modules:
+    from . import latent as latent
     from . import schedules as schedules
     from . import structured as structured
     from ._public import *  # noqa: F403

@@ -1,5 +1,6 @@
 """Every public name; :mod:`parsimax` hands them on."""
 
+from . import latent as latent
 from . import mappings
 from . import schedules as schedules
 from . import structured as structured
@@ -34,6 +35,7 @@ from .heads import (
 )
 from .kernels.dispatch import set_default as set_kernels
 from .kernels.dispatch import use as use_kernels
+from .latent import expected_loss
 from .losses import (
     Entmax15Loss,
     EntmaxLoss,
@@ -57,7 +59,7 @@ from .metrics import (
     support_size,
 )
 from .parameters import set_step
-from .structured import sparsemap
+from .structured import FactorGraph, SparseMAPLoss, sparsemap, sparsemap_loss
 from .structured import topk as structured_topk
 
 __all__ = [
@@ -65,6 +67,7 @@ __all__ = [
     "AttentionCore",
     "Entmax15Loss",
     "EntmaxLoss",
+    "FactorGraph",
     "FenchelYoungLoss",
     "Head",
     "KeyValueCache",
@@ -78,12 +81,14 @@ __all__ = [
     "Observation",
     "PLIFHead",
     "SigSoftmaxHead",
+    "SparseMAPLoss",
     "SparsemaxLoss",
     "attention",
     "entmax15_loss",
     "entmax_attention",
     "entmax_loss",
     "epsilon_perplexity",
+    "expected_loss",
     "explain",
     "fenchel_young_loss",
     "head_loss",
@@ -101,6 +106,7 @@ __all__ = [
     "set_kernels",
     "set_step",
     "sparsemap",
+    "sparsemap_loss",
     "sparsemax_loss",
     "sparsemax_score",
     "structured_topk",

@@ -65,7 +65,9 @@ def check(case: Case, inputs: Inputs) -> float:
             if name == "alpha" and "query" in inputs.leaves:
                 by_head.append((mine[part[1]], true))
             elif name in SPLIT:
-                errors.append(_error(_rows(case, mine)[part][rows], share * true[rows]))
+                errors.append(
+                    _error(*(x[rows if name == "scores" else ...] for x in (_rows(case, mine)[part], share * true)))
+                )
             elif name == "raw_slopes":
                 shared.add(name, _in_blocks(mine), share * _in_blocks(true))
             else:

@@ -17,7 +17,7 @@ import parsimax
 from parsimax import structured
 
 from . import heads
-from .cases import DROPOUT, MAPPED, TOPK
+from .cases import DROPOUT, LOOPED, MAPPED, TOPK
 from .inputs import Inputs
 
 Call = Callable[[Inputs], Tensor]
@@ -97,14 +97,19 @@ def _structure(kind: str) -> tuple[structured.Structure, dict[str, Any]]:
 
 
 def _structured(kind: str, *, k: int | None = None, loop: bool = False) -> Side:
-    """The marginals of SparseMAP, or of the k best; ``loop``: by the reference, item by item in plain torch."""
+    """The marginals of SparseMAP, or of the k best; ``loop``: of a few items, by the reference in plain torch."""
     structure, options = _structure(kind)
 
     def call(i: Inputs) -> Tensor:
-        scores = (i["scores"], i["transitions"]) if "transitions" in i.leaves else i["scores"]
+        items = slice(LOOPED if loop else None)
+        scores: Any = i["scores"][items]
+        if "transitions" in i.leaves:
+            scores = (scores, i["transitions"][items])
         if k is not None:
-            return structured.topk(scores, structure, k).marginals
-        return structured.sparsemap(scores, structure, **options).marginals
+            found = structured.topk(scores, structure, k).marginals
+        else:
+            found = structured.sparsemap(scores, structure, **options).marginals
+        return torch.cat([found, found.new_zeros(len(i["scores"]) - len(found), *found.shape[1:])]) if loop else found
 
     return Side(parsimax.use_kernels("torch")(call) if loop else call)
 

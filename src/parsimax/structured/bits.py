@@ -63,6 +63,9 @@ class Bits(Structure):
     def penalised(self, unary: Tensor) -> Tensor:
         return (1 + unary) / 2
 
+    def unpenalised(self, unary: Tensor) -> Tensor:
+        return 2 * unary - 1
+
     def best(self, unary: Tensor, extra: Tensor | None) -> Tensor | None:
         low, high = self.limits
         on = unary > 0

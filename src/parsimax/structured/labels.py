@@ -128,6 +128,9 @@ class Chain(LabelStructure):
         step = torch.arange(codes.shape[1] - 1, device=codes.device) if steps > 1 else 0
         return own + problem.extra[item, step, codes[:, :-1].long(), codes[:, 1:].long()].sum(-1)
 
+    def score_of_parts(self, codes: Tensor, example: Tensor, problem: Problem) -> Tensor:
+        return LabelStructure.score(self, codes, example, problem, problem.unary)
+
     def value(self, unary: Tensor, extra: Tensor | None, code: Tensor) -> float:
         assert extra is not None
         steps = torch.arange(len(code) - 1) if len(extra) > 1 else 0

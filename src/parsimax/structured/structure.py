@@ -88,6 +88,14 @@ class Structure:
         """The scores for which the penalty of SparseMAP is half the square of the marginals."""
         return unary
 
+    def unpenalised(self, unary: Tensor) -> Tensor:
+        """The way back from :meth:`penalised`."""
+        return unary
+
+    def score_of_parts(self, codes: Tensor, example: Tensor, problem: Problem) -> Tensor:
+        """The score of each code under ``problem.unary`` alone."""
+        return self.score(codes, example, problem, problem.unary)
+
     def kbest(self, unary: Tensor, extra: Tensor | None, k: int) -> list[Tensor]:
         """The codes of the k best structures of one item."""
         raise NotImplementedError

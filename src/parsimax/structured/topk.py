@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -61,6 +62,28 @@ def topk(scores: Scores, structure: Structure, k: int) -> Distribution:
     keep = keep | _first_of(problem.broken, keep)
     item, rank = keep.nonzero(as_tuple=True)
     return assemble(structure, problem, codes[item, rank], p[item, rank], keep.sum(-1), gap)
+
+
+def listed(scores: Scores, structure: Structure, mapping: Callable[[Tensor], Tensor], most: int) -> Distribution:
+    """Any mapping over *all* structures, which must not be more than ``most``."""
+    problem = structure.problem(scores, "listed")
+    if isinstance(structure, OneOf):
+        codes = torch.arange(problem.unary.shape[-1], device=problem.unary.device).expand(problem.unary.shape)
+        there = problem.unary.detach() > -math.inf
+    else:
+        codes, there = _best(structure, problem, most + 1, scores)
+        count = int(there.sum(1).max()) if problem.items else 0
+        if count > most:
+            raise ValueError(
+                f"{structure} has more than {most} structures for these scores, too many to list; SparseMAP and TopK "
+                "need no list"
+            )
+        codes, there = codes[:, :count], there[:, :count]
+    p = mapping(_matrix(structure, problem, codes, there))
+    keep = (p.detach() > 0) | _first_of(problem.broken, there)
+    item, rank = keep.nonzero(as_tuple=True)
+    zero = torch.zeros(problem.items, dtype=torch.float64, device=p.device)
+    return assemble(structure, problem, codes[item, rank], p[item, rank], keep.sum(-1), zero)
 
 
 def _first_of(broken: Tensor, keep: Tensor) -> Tensor:

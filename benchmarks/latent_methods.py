@@ -1,0 +1,159 @@
+"""Compare all ways to an expected loss on one toy problem: bias, variance, calls and time of the gradient.
+
+python benchmarks/latent_methods.py            print the two tables of docs/latent.md
+python benchmarks/latent_methods.py --figure   also draw docs/latent.png
+
+The problem: z is one of 64, its loss is that of a small decoder, the scores are normal with deviation 1/2. The truth
+is the sum over all z under softmax; the sparse methods have a distribution of their own, and are compared with the
+exact sum over that.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+import parsimax
+from parsimax import structured
+from parsimax.latent import Gumbel, Marginal, ScoreFunction, SumAndSample, TopK
+
+Z, WIDTH, DRAWS, REPEATS = 64, 32, 4000, 20
+METHODS = {
+    "Marginal(softmax)": lambda: Marginal("softmax"),
+    "Marginal(sparsemax)": lambda: Marginal("sparsemax"),
+    "TopK(5)": lambda: TopK(5),
+    "ScoreFunction()": lambda: ScoreFunction(),
+    "ScoreFunction(mean)": lambda: ScoreFunction("mean"),
+    "ScoreFunction(second-sample)": lambda: ScoreFunction("second-sample"),
+    "ScoreFunction(leave-one-out)": lambda: ScoreFunction("leave-one-out"),
+    "ScoreFunction(network)": lambda: ScoreFunction(nn.Linear(1, 1)),
+    "SumAndSample(1)": lambda: SumAndSample(1),
+    "SumAndSample(4)": lambda: SumAndSample(4),
+    "Gumbel(1.0)": lambda: Gumbel(1.0),
+    "Gumbel(1.0, hard)": lambda: Gumbel(1.0, hard=True),
+}
+
+
+class Toy:
+    """One row of scores, and a decoder that turns z into a loss."""
+
+    def __init__(self) -> None:
+        random = torch.Generator().manual_seed(0)
+        self.scores = 0.5 * torch.randn(Z, generator=random)
+        self.table = torch.randn(Z, WIDTH, generator=random)
+        self.target = torch.randn(WIDTH, generator=random)
+
+    def loss_of(self, example: Tensor, z: Tensor) -> Tensor:
+        chosen = z @ self.table if z.is_floating_point() else self.table[z]
+        return (chosen.tanh() - self.target).square().mean(-1)
+
+    def gradient(self, method: nn.Module, copies: int) -> tuple[Tensor, float, float]:
+        """(copies, Z) gradients of independent draws, calls of each, seconds of all."""
+        scores = self.scores.repeat(copies, 1).requires_grad_()
+        start = time.perf_counter()
+        out = parsimax.expected_loss(scores, self.loss_of, method, context=torch.ones(copies, 1))
+        (grads,) = torch.autograd.grad(out.loss.sum(), scores)
+        return grads, out.calls.float().mean().item(), time.perf_counter() - start
+
+    def truth(self, sparse: nn.Module | None) -> Tensor:
+        """The gradient of the exact sum, under softmax or under the method's own sparse distribution."""
+        return self.gradient(sparse or Marginal("softmax"), 1)[0][0]
+
+
+def settle(toy: Toy, method: nn.Module) -> None:
+    """Let a baseline that learns have learned."""
+    weights = [*method.parameters()]
+    optimiser = torch.optim.SGD(weights, lr=0.1) if weights else None
+    for _ in range(200):
+        scores = toy.scores.repeat(64, 1)
+        out = parsimax.expected_loss(scores, toy.loss_of, method, context=torch.ones(64, 1))
+        if optimiser is not None:
+            optimiser.zero_grad()
+            out.baseline_loss.backward()
+            optimiser.step()
+
+
+def compare() -> list[tuple[str, float, float, float, float]]:
+    """(method, bias, standard deviation, calls, milliseconds for 64 rows); the first two relative to the truth."""
+    toy, rows = Toy(), []
+    for name, make in METHODS.items():
+        torch.manual_seed(0)
+        method = make()
+        settle(toy, method)
+        own = method if isinstance(method, (Marginal, TopK)) else None
+        truth = toy.truth(own)
+        grads, calls, _ = toy.gradient(method, DRAWS)
+        size = truth.norm()
+        bias = (grads.mean(0) - truth).norm() / size
+        spread = grads.var(0, unbiased=False).sum().sqrt() / size
+        seconds = min(toy.gradient(method, 64)[2] for _ in range(REPEATS))
+        rows.append((name, bias.item(), spread.item(), calls, 1e3 * seconds))
+    return rows
+
+
+def jumps(bits: int = 10, steps: int = 4001, lines: int = 20) -> list[tuple[str, float, float]]:
+    """(rule, jumps along a line, what the gradient misses): is the expected loss the integral of its gradient?"""
+    random = torch.Generator().manual_seed(1)
+    rules = {"staircase": 0.0, "systematic": 0.0, "active-set": 0.0}
+    missed = dict.fromkeys(rules, 0.0)
+    weights = torch.randn(bits, 16, generator=random, dtype=torch.float64)
+    for _ in range(lines):
+        begin, end = torch.randn(2, bits, generator=random, dtype=torch.float64)
+        at = torch.linspace(0, 1, steps, dtype=torch.float64)
+        for rule in rules:
+            line = (begin + at[:, None] * (end - begin)).requires_grad_()
+            found = parsimax.sparsemap(line, structured.Bits(), rule=rule)
+            value = found.expectation((found.structures @ weights).tanh().sum(-1))
+            slope = torch.autograd.grad(value.sum(), line)[0] @ (end - begin)
+            change = value.detach().diff()
+            ahead = (slope[1:] + slope[:-1]) / 2 / (steps - 1)
+            rules[rule] += float(((change - ahead).abs() > 0.01).sum()) / lines
+            missed[rule] += float((change.sum() - ahead.sum()).abs()) / lines
+    return [(rule, rules[rule], missed[rule]) for rule in rules]
+
+
+def draw(rows: list[tuple[str, float, float, float, float]], path: Path) -> None:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    names = [row[0] for row in rows]
+    place = range(len(names))
+    colours = ["tab:green" if r[2] < 1e-4 else "tab:red" if "Gumbel" in r[0] else "tab:blue" for r in rows]
+    figure, (bias, spread, calls) = pyplot.subplots(1, 3, figsize=(10, 3.8), sharey=True, layout="constrained")
+    bias.barh(place, [r[1] for r in rows], xerr=[r[2] / DRAWS**0.5 for r in rows], color=colours)
+    bias.set(title="bias, ± its standard error", yticks=place, yticklabels=names)
+    bias.invert_yaxis()
+    spread.barh(place, [r[2] for r in rows], color=colours)
+    spread.set(title="standard deviation")
+    calls.barh(place, [r[3] for r in rows], color=colours)
+    calls.set(title="calls of the loss", xscale="log")
+    figure.suptitle("Gradients of an expected loss, relative to the true one: exact, unbiased, biased", fontsize=10)
+    figure.savefig(path, dpi=100)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--figure", action="store_true", help="draw docs/latent.png")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    rows = compare()
+    print("| method | bias ± its standard error | standard deviation | calls | ms, 64 rows |\n|---|---|---|---|---|")
+    for name, bias, spread, calls, milliseconds in rows:
+        print(
+            f"| `{name}` | {bias:.3f} ± {spread / DRAWS**0.5:.3f} | {spread:.2f} | {calls:.1f} | {milliseconds:.2f} |"
+        )
+    print("\n| rule | jumps along a line | change that the gradient misses |\n|---|---|---|")
+    for rule, count, miss in jumps():
+        print(f"| `{rule}` | {count:.1f} | {miss:.4f} |")
+    if options.figure:
+        draw(rows, Path(__file__).parents[1] / "docs" / "latent.png")
+
+
+if __name__ == "__main__":
+    main()

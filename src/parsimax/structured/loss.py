@@ -1,0 +1,127 @@
+"""The Fenchel–Young loss of SparseMAP."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from .bits import Bits
+from .sparsemap import _check_structure, sparsemap
+from .structure import LabelStructure, Problem, Scores, Structure
+
+REDUCTIONS = ("mean", "sum", "none")
+
+
+def sparsemap_loss(
+    scores: Scores,
+    target: Tensor,
+    structure: Structure,
+    *,
+    cost: float = 0.0,
+    reduction: str = "mean",
+    max_iter: int = 1000,
+) -> Tensor:
+    r"""The loss whose gradient is the marginals of SparseMAP less the parts of the right structure.
+
+    .. math:: L(\eta, y) = \max_{p \in \Delta} \left( \eta^\top A p - \tfrac12 \|M p\|^2 \right)
+              - \left( \eta^\top a_y - \tfrac12 \|m_y\|^2 \right)
+
+    It is at least 0, and exactly 0 once the right structure leads by enough: a margin, as in a structured SVM, with a
+    gradient of few structures.
+
+    Args:
+        scores: as in :func:`sparsemap`.
+        target: the right structure of each item, as :func:`sparsemap` returns structures, with the leading dimensions
+            of the scores.
+        structure: as in :func:`sparsemap`.
+        cost: what a position or bit that differs from the target adds to the score of a structure, 0 or more
+            (cost-augmented: the lead must then grow with the number of errors).
+        reduction: ``"mean"`` over the items, ``"sum"`` or ``"none"``.
+        max_iter: as in :func:`sparsemap`.
+
+    Returns:
+        A number, or one for each item; differentiable, once and twice.
+
+    Example:
+        >>> import torch, parsimax
+        >>> scores, right = torch.tensor([[1.0, 0.5], [0.2, 0.0]], requires_grad=True), torch.tensor([0, 1])
+        >>> loss = parsimax.sparsemap_loss(scores, right, parsimax.structured.Assignment())
+        >>> loss.backward()
+        >>> loss.item(), scores.grad
+        (0.361..., tensor([[-0.4250,  0.4250], [ 0.4250, -0.4250]]))
+
+    Reference: Niculae, Martins, Blondel and Cardie, SparseMAP, ICML 2018; with a cost it is their m-SparseMAP.
+    """
+    where = "sparsemap_loss"
+    _check_structure(structure, where)
+    if reduction not in REDUCTIONS:
+        raise ValueError(f"{where}: reduction is one of {', '.join(REDUCTIONS)}, got {reduction!r}")
+    if not cost >= 0 or cost == math.inf:
+        raise ValueError(f"{where}: cost is a finite number, 0 or more, got {cost!r}")
+    unary, *extra = scores if isinstance(scores, tuple) else (scores,)
+    problem = structure.problem(scores, where)
+    codes = _codes_of(structure, problem, target, where)
+    parts = structure.incidence(codes, problem).view(problem.unary.shape)
+    sign = (1 - 2 * parts) if isinstance(structure, Bits) else 1 - parts
+    moved = unary if not cost else unary + cost * sign.view(unary.shape).to(unary)
+    free = cost * parts.flatten(1).sum(1) if isinstance(structure, Bits) else 0.0
+    wide: Scores = (moved.double(), extra[0].double()) if extra else moved.double()
+    found = sparsemap(wide, structure, max_iter=max_iter)
+    reached = _objective(structure, wide, found.structures, found.probabilities, found.example)
+    items = torch.arange(problem.items, device=codes.device)
+    ones = torch.ones_like(items, dtype=torch.float64)
+    right = _objective(structure, scores, structure.decode(codes, problem), ones, items)
+    loss = (reached + free - right).to(problem.dtype).view(problem.batch)
+    return loss if reduction == "none" else loss.mean() if reduction == "mean" else loss.sum()
+
+
+def _codes_of(structure: Structure, problem: Problem, target: Tensor, where: str) -> Tensor:
+    parts = problem.unary.shape[1:]
+    labelled = isinstance(structure, LabelStructure)
+    shape = (*problem.batch, *(parts[:-1] if labelled else parts))
+    if tuple(target.shape) != shape:
+        raise ValueError(f"{where}: the target of {structure} is {shape} for these scores, got {tuple(target.shape)}")
+    most = parts[-1] - 1 if labelled else 1
+    if target.numel() and not bool(((target >= 0) & (target <= most) & (target == target.round())).all()):
+        raise ValueError(
+            f"{where}: the target of {structure} has whole numbers from 0 to {most}, got {target.tolist()}"
+        )
+    return structure.encode(target.reshape(problem.items, *shape[len(problem.batch) :]))
+
+
+def _objective(structure: Structure, scores: Scores, structures: Tensor, p: Tensor, example: Tensor) -> Tensor:
+    """η·Ap − ½|Mp|² of a distribution over structures, for each item."""
+    problem = structure.problem(scores, "sparsemap_loss")
+    codes = structure.encode(structures)
+    theta = structure.score(codes, example, problem, structure.penalised(problem.unary))
+    linear = theta.new_zeros(problem.items).index_add(0, example, p * theta) + problem.spoil
+    marginals = structure.marginals(codes, example, p, problem)
+    return structure.gap_scale * (linear - marginals.square().flatten(1).sum(1) / 2)
+
+
+class SparseMAPLoss(nn.Module):
+    """:func:`sparsemap_loss` as a module.
+
+    Args:
+        structure: as in :func:`sparsemap`.
+        cost: as in :func:`sparsemap_loss`.
+        reduction: as in :func:`sparsemap_loss`.
+
+    Example:
+        >>> import torch, parsimax
+        >>> parsimax.SparseMAPLoss(parsimax.structured.Bits(), cost=1.0)(torch.zeros(1, 2), torch.ones(1, 2))
+        tensor(2.)
+    """
+
+    def __init__(self, structure: Structure, *, cost: float = 0.0, reduction: str = "mean") -> None:
+        super().__init__()
+        _check_structure(structure, "SparseMAPLoss")
+        self.structure, self.cost, self.reduction = structure, cost, reduction
+
+    def forward(self, scores: Scores, target: Tensor) -> Tensor:
+        return sparsemap_loss(scores, target, self.structure, cost=self.cost, reduction=self.reduction)
+
+    def extra_repr(self) -> str:
+        return f"{self.structure}, cost={self.cost}, reduction={self.reduction!r}"
