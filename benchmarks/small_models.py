@@ -20,6 +20,7 @@ from transformers.models.auto import configuration_auto, modeling_auto
 MOST = 30_000_000  # parameters: more takes too long
 LENGTH = 9
 
+KEY_VALUE_HEADS = r"key_value_heads$|^num_kv_heads$|^n_kv_heads$|^multi_query_group_num$"
 # In this order: a later rule may need an earlier one. Each is (the field's name, its value given the old one).
 RULES: list[tuple[str, Any]] = [
     (r"(^|_)n?um_hidden_layers$|^num_layers$|^n_layers?$|^(en|de)coder_layers$|^num_(en|de)coder_layers$|^depth$", 2),
@@ -27,7 +28,7 @@ RULES: list[tuple[str, Any]] = [
     (r"^(vocab_size|encoder_vocab_size|decoder_vocab_size|vocab_size_per_layer_input)$", 99),
     (r"(^|_)(hidden_size|d_model|n_embd|embed_dim|hidden_dim|embedding_size|dim)$", 32),
     (r"attention_heads$|^n_heads?$|^num_heads$|_n_heads?$", 4),
-    (r"key_value_heads$|^num_kv_heads$|^n_kv_heads$|^multi_query_group_num$", lambda old: min(old, 2)),
+    (KEY_VALUE_HEADS, lambda old: min(old, 2)),
     (r"^(head_dim|d_kv|attention_head_dim|kv_channels|v_head_dim|qk_nope_head_dim|d_head|global_head_dim)$", 8),
     (r"^(qk_rope_head_dim)$", 8),
     (r"^(kv_lora_rank|q_lora_rank|o_lora_rank)$", 16),
@@ -102,30 +103,28 @@ def _classes(kind: str) -> Iterator[Any]:
 
 
 def _small_configs(kind: str, cls: type) -> Iterator[Any]:
-    """With all rules, with all but one, and with as many as the model can be built with."""
+    """With all rules, without grouped heads, with all rules but one, or with as many as the model can be built with."""
     config_class = transformers.models.auto.configuration_auto.CONFIG_MAPPING[kind]
     base = _plain(config_class())
-    taken = list(range(len(RULES)))
-    error, found = _problem(cls, config_class, base, taken), False
-    if error is None:
-        yield _shrunk(config_class, base, taken)
-    for left_out in reversed(taken):
-        some = [rule for rule in taken if rule != left_out]
-        if _problem(cls, config_class, base, some) is None:
-            found = True
-            yield _shrunk(config_class, base, some)
-    if error is None or found:
+    sets = [RULES, [(name, 4 if name == KEY_VALUE_HEADS else new) for name, new in RULES]]
+    sets += [[*RULES[:i], *RULES[i + 1 :]] for i in reversed(range(len(RULES))) if RULES[i][0] != KEY_VALUE_HEADS]
+    problems = []
+    for rules in sets:
+        problems.append(_problem(cls, config_class, base, rules))
+        if problems[-1] is None:
+            yield _shrunk(config_class, base, rules)
+    if None in problems:
         return
-    some = []
-    for rule in taken:
+    some: list[tuple[str, Any]] = []
+    for rule in RULES:
         if _problem(cls, config_class, base, [*some, rule]) is None:
             some.append(rule)
     if not some:
-        raise error
+        raise problems[0] or LookupError("no small config was found")
     yield _shrunk(config_class, base, some)
 
 
-def _problem(cls: type, config_class: type, base: dict[str, Any], rules: list[int]) -> Exception | None:
+def _problem(cls: type, config_class: type, base: dict[str, Any], rules: list[tuple[str, Any]]) -> Exception | None:
     try:
         with torch.device("meta"):
             model = cls._from_config(_shrunk(config_class, base, rules))  # type: ignore[attr-defined]
@@ -155,8 +154,8 @@ def _plain(config: Any) -> dict[str, Any]:
     return fields
 
 
-def _shrunk(config_class: Any, base: dict[str, Any], rules: list[int]) -> Any:
-    return config_class(**_apply(base, [RULES[rule] for rule in rules]))
+def _shrunk(config_class: Any, base: dict[str, Any], rules: list[tuple[str, Any]]) -> Any:
+    return config_class(**_apply(base, rules))
 
 
 def _apply(fields: dict[str, Any], rules: list[tuple[str, Any]]) -> dict[str, Any]:
