@@ -192,7 +192,7 @@ def test_two_processes():
         (["train", "inflection", "--resume", "x"], "takes no recipe"),
         (["train", "inflection", "--config", "sigmorfon"], "did you mean sigmorphon?"),
         (["eval", "."], "is not the folder of a run"),
-        (["config", "nothing"], "there is digits, inflection, translation"),
+        (["config", "nothing"], "there is digits, inflection, multilabel, translation"),
         (["train", "translation", "--config", "none.yaml", "steps=1"], "cannot read none.yaml"),
     ],
 )
