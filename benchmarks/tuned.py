@@ -75,7 +75,7 @@ PLANS = {
             "1.5-entmax / softmax": pair("entmax", "softmax"),
             "sparsemax / sparsemax": pair("sparsemax", "sparsemax"),
         },
-        {"train.lr": (0.01, 0.005, 0.02), "model.dropout": (0.3, 0.5)},
+        {"train.lr": (0.01, 0.005, 0.02, 0.04), "model.dropout": (0.3, 0.5)},
         {"model.dropout": 0.3},
         "accuracy",
         seeds=(1, 2),
@@ -264,7 +264,9 @@ def do_next(plan: Plan, options: argparse.Namespace) -> bool | None:
 def run(plan: Plan, options: argparse.Namespace) -> None:
     """Work until nothing is missing. Several processes may do so in one folder."""
     options.runs.mkdir(parents=True, exist_ok=True)
-    while (did := do_next(plan, options)) is not None:
+    count = 0
+    while count != options.limit and (did := do_next(plan, options)) is not None:
+        count += did
         if not did:  # others work on all that could be begun; what they find opens more
             time.sleep(20)
 
@@ -286,6 +288,7 @@ def main() -> None:
     parser.add_argument("settings", nargs="*", metavar="KEY=VALUE")
     parser.add_argument("--data", type=Path, metavar="DIR")
     parser.add_argument("--runs", type=Path, required=True, metavar="DIR", help="where the trainings are kept")
+    parser.add_argument("--limit", type=int, help="end after so many trainings and evaluations")
     parser.add_argument("--stages", type=int, default=99, help="only the first so many stages of the plan")
     options = parser.parse_intermixed_args()
     plan = PLANS[options.table]

@@ -25,6 +25,7 @@ from parsimax.recipes.kit import checkpoints, durable, training  # noqa: E402, F
 SIZES = {
     "digits": ["width=8", "steps=60", "eval_every=3"],
     "inflection": ["width=8", "layers=1", "steps=12", "eval_every=2", "batch_tokens=64", "beam=1", "longest=3"],
+    "multilabel": ["layer=softmax", "width=8", "data.rows=200", "steps=40", "eval_every=2"],
     "translation": ["width=8", "heads=2", "layers=1", "steps=12", "eval_every=2", "batch_tokens=64", "beam=1"],
 }
 SEARCH = {"inflection": ["exact_budget=0"], "translation": ["exact_budget=0", "search.longest=3"]}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import queue
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -54,7 +54,11 @@ def answers(
     form: inputs.Form,
 ) -> Iterator[Answer]:
     """An answer for each line, in order. A note comes with the first that has it."""
-    read = inputs.reader(form, recipe.query, lambda line: recipe.read(task, line, options))
+    read: Callable[[bytes], Any] = inputs.reader(
+        form,
+        lambda record: recipe.record(task, record, options),
+        lambda line: recipe.read(task, line, options),
+    )
     told: set[str] = set()
     for group in inputs.numbered(groups):
         found: dict[int, Answer] = {}

@@ -60,21 +60,23 @@ def shortened(text: str, most: int = 60) -> str:
     return text if len(text) <= most else f"{text[:most]}… ({len(text)} characters)"
 
 
-def reader(form: Form, kind: type[Q], read: Callable[[str], Q]) -> Callable[[bytes], Q | None]:
+def reader(
+    form: Form, record: Callable[[Mapping[str, Any]], Q], read: Callable[[str], Q]
+) -> Callable[[bytes], Q | None]:
     """Lines → queries; None for a line that asks nothing, which is the header of a CSV file.
 
     DataError says what is wrong with a line, and the next line can still be read.
     """
     if form == "csv":
-        return _Rows(kind)
-    return lambda line: read(_text(line)) if form == "text" else query_of(kind, _record(_text(line)))
+        return _Rows(record)
+    return lambda line: read(_text(line)) if form == "text" else record(_record(_text(line)))
 
 
 class _Rows(Generic[Q]):
     """The lines of a CSV file; no line is read by a header that could not be."""
 
-    def __init__(self, kind: type[Q]) -> None:
-        self.kind = kind
+    def __init__(self, record: Callable[[Mapping[str, Any]], Q]) -> None:
+        self.record = record
         self.header: list[str] | None = None
 
     def __call__(self, line: bytes) -> Q | None:
@@ -87,7 +89,7 @@ class _Rows(Generic[Q]):
         cells = self.cells(line)
         if len(cells) != len(self.header):
             raise DataError(f"{len(cells)} cells where the header has {len(self.header)}")
-        return query_of(self.kind, dict(zip(self.header, cells, strict=True)))
+        return self.record(dict(zip(self.header, cells, strict=True)))
 
     def cells(self, line: bytes) -> list[str]:
         try:

@@ -7,7 +7,7 @@ prediction reads and which options it has. Nothing heavy is imported here.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar
@@ -161,6 +161,12 @@ class Recipe(ABC, Generic[S, T, Q, O]):
         if len(cells) != len(names):
             raise DataError(f"{len(cells)} columns where {', '.join(names)} are {len(names)}, tab-separated")
         return query_of(self.query, dict(zip(names, cells, strict=True)))
+
+    def record(self, task: T, record: Mapping[str, Any], options: O) -> Q:
+        """A row of CSV or an object of JSON as a query: its values by name, unless the recipe knows better."""
+        from .inputs import query_of
+
+        return query_of(self.query, record)
 
     def check(self, task: T, query: Q, options: O) -> None:
         """Raise DataError for a query that cannot be answered."""

@@ -1,0 +1,100 @@
+"""Mulan's data: ARFF, dense or sparse, and the XML file that says which attributes are labels."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import arff as liac  # type: ignore[import-untyped]
+
+from ..kit.inputs import shortened
+from ..kit.recipe import DataError
+from ..text.files import lines
+
+NUMBERS = ("NUMERIC", "REAL", "INTEGER")
+
+
+def label_names(path: Path) -> list[str]:
+    """The names in an XML file of labels, those inside others too."""
+    try:
+        tree = ElementTree.fromstring("\n".join(lines(path)).encode())
+    except ElementTree.ParseError as error:
+        raise DataError(f"{path}, line {error.position[0]}: not XML ({error})") from None
+    found = [one.get("name", "") for one in tree.iter() if one.tag.rpartition("}")[2] == "label"]
+    if not found or not all(found):
+        raise DataError(f"{path} has {'a label without a name' if found else 'no <label name=…>'}")
+    if len({*found}) < len(found):
+        twice = next(name for name in found if found.count(name) > 1)
+        raise DataError(f"{path} has the label {twice!r} twice")
+    return found
+
+
+def read(path: Path) -> tuple[list[str], list[list[float]], list[int]]:
+    """Names of the columns, the rows as numbers, and the line of each row.
+
+    An attribute of names, such as {red, green}, becomes a column of 0 and 1 for each, unless the names are numbers.
+    """
+    text = lines(path)
+    try:
+        found = liac.loads("\n".join(text), return_type=liac.DENSE)
+    except liac.ArffException as error:
+        raise DataError(f"{path}, line {error.line}: {_problem(error, text)}") from None
+    kinds = [_kind(path, text, name, kind) for name, kind in found["attributes"]]
+    names = [
+        column for (name, _), kind in zip(found["attributes"], kinds, strict=True) for column in _names(name, kind)
+    ]
+    places = _places(text)
+    rows = []
+    for row, place in zip(found["data"], places, strict=True):
+        if None in row:
+            name = found["attributes"][row.index(None)][0]
+            raise DataError(f"{path}, line {place}: {name} is missing (?); fill it in or remove the row")
+        rows.append([number for value, kind in zip(row, kinds, strict=True) for number in _numbers(value, kind)])
+    return names, rows, places
+
+
+def _problem(error: Any, text: list[str]) -> str:
+    """What is wrong, in a few words: liac-arff repeats the whole line."""
+    line = text[min(error.line, len(text)) - 1] if text else ""
+    kinds = {
+        "BadAttributeType": "the type of the attribute is not known",
+        "BadDataFormat": "the row has too few or too many values",
+        "BadNumericalValue": "a value is not a number",
+        "BadNominalValue": "a value is not one of its attribute's",
+        "BadAttributeName": "the name of the attribute is there twice",
+    }
+    return f"{kinds.get(type(error).__name__, 'not ARFF')}, in {shortened(line)!r}"
+
+
+def _kind(path: Path, text: list[str], name: str, kind: Any) -> list[str] | None:
+    """None for a column of numbers, else the names that become columns."""
+    if isinstance(kind, str):
+        if kind.upper() in NUMBERS:
+            return None
+        where = next(
+            (at for at, line in enumerate(text, 1) if line.lower().startswith("@attribute") and name in line), 0
+        )
+        raise DataError(f"{path}, line {where}: {name} is of type {kind}; numbers and lists of names can be read")
+    return None if all(map(_is_number, kind)) else list(kind)
+
+
+def _is_number(text: str) -> bool:
+    try:
+        return float(text) == float(text)
+    except ValueError:
+        return False
+
+
+def _names(name: str, kind: list[str] | None) -> list[str]:
+    return [name] if kind is None else [f"{name}={one}" for one in kind]
+
+
+def _numbers(value: Any, kind: list[str] | None) -> list[float]:
+    return [float(value)] if kind is None else [float(value == one) for one in kind]
+
+
+def _places(text: list[str]) -> list[int]:
+    """The lines of the rows, from 1 on."""
+    start = next(at for at, line in enumerate(text) if line.strip().lower() == "@data")
+    return [at for at, line in enumerate(text[start + 1 :], start + 2) if line.strip() and not line.startswith("%")]

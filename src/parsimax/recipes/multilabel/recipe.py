@@ -1,0 +1,154 @@
+"""The recipe ``multilabel``: a row of numbers in, its labels out."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..kit.inputs import shortened
+from ..kit.recipe import Answer, DataError, Evaluation, Recipe
+from ..kit.runs import Run, read_json, write
+from ..kit.settings import unknown
+from . import data
+from .data import Rows
+from .model import Labels
+from .pictures import pictures
+from .scores import figures
+from .settings import Options, Settings
+
+NAMES = "names.json"  # of columns and labels, in a run
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """What a prediction reads: the numbers of a row in the order of the training data."""
+
+    numbers: tuple[float, ...]
+
+
+class MultiLabel(Recipe[Settings, Labels, Numbers, Options]):
+    query = Numbers
+
+    def start(self, settings: Settings, run: Run) -> Labels:
+        train, val = (data.load(settings.data, split) for split in ("train", "val"))
+        _check_same(train, val.columns, val.names, "validation")
+        settings.check_size(len(train.columns))
+        write(run.folder / NAMES, json.dumps({"columns": train.columns, "labels": train.names}, ensure_ascii=False))
+        return _task(settings, train, val)
+
+    def reopen(self, settings: Settings, run: Run, data: bool = True) -> Labels:
+        columns, labels = _names(run.folder / NAMES)
+        if data:
+            train, val = (_same(settings, split, columns, labels) for split in ("train", "val"))
+        else:
+            train = val = Rows(torch.empty(0, len(columns)), torch.empty(0, len(labels)).bool(), columns, labels)
+        return _task(settings, train, val)
+
+    def files(self, settings: Settings, split: str) -> list[Path]:
+        return data.files(settings.data, split)
+
+    @torch.no_grad()
+    def evaluate(self, task: Labels, settings: Settings, split: str, show: Callable[[str], None]) -> Evaluation:
+        rows = _same(settings, split, task.columns, task.names)
+        p, given = (part.cpu() for part in task.eval()(rows.numbers.to(task.device)))
+        measured = figures(rows.labels, given, p)
+        if task.layer.kind == "softmax":
+            measured["threshold"] = task.layer.threshold.item()
+        if task.layer.kind == "entmax" and task.layer.mapping is not None:
+            measured["alpha"] = float(task.layer.mapping.value("alpha"))
+        outputs = [
+            {"wanted": _named(task, wanted), **known(task, chosen, row)}
+            for wanted, chosen, row in zip(rows.labels, given, p, strict=True)
+        ]
+        return Evaluation(measured, outputs)
+
+    def read(self, task: Labels, line: str, options: Options) -> Numbers:
+        """Numbers by commas, tabs or blanks."""
+        words = [word for word in re.split(r"[\s,;]+", line) if word]
+        try:
+            return Numbers(tuple(map(float, words)))
+        except ValueError:
+            raise DataError(f"a row is {len(task.columns)} numbers, got {shortened(line)!r}") from None
+
+    def record(self, task: Labels, record: Mapping[str, Any], options: Options) -> Numbers:
+        """The columns of the training data by name, or all at once as ``numbers``; others are not looked at."""
+        if "numbers" in record and "numbers" not in task.columns:
+            return super().record(task, record, options)
+        if missing := [name for name in task.columns if name not in record]:
+            raise DataError(unknown(missing[0], [str(name) for name in record], "column"))
+        return super().record(task, {"numbers": [record[name] for name in task.columns]}, options)
+
+    def check(self, task: Labels, query: Numbers, options: Options) -> None:
+        if len(query.numbers) != len(task.columns):
+            raise DataError(f"a row is {len(task.columns)} numbers, got {len(query.numbers)}")
+        if not torch.tensor(query.numbers).isfinite().all():
+            raise DataError("a number is infinite, or too large for float32")
+
+    @torch.no_grad()
+    def predict(self, task: Labels, settings: Settings, queries: Sequence[Numbers], options: Options) -> list[Answer]:
+        rows = torch.tensor([query.numbers for query in queries], device=task.device)
+        p, given = (part.cpu() for part in task.eval()(rows))
+        return [Answer((line(known(task, *one), options),)) for one in zip(given, p, strict=True)]
+
+    @torch.no_grad()
+    def report(self, task: Labels, settings: Settings, run: Run, folder: Path) -> list[Path]:
+        rows = _same(settings, "val", task.columns, task.names)
+        _, given = task.eval()(rows.numbers.to(task.device))
+        return pictures(rows, given.cpu(), run, folder)
+
+
+def _task(settings: Settings, train: Rows, val: Rows) -> Labels:
+    torch.manual_seed(settings.train.seed)
+    return Labels(settings, train, val)
+
+
+def _names(path: Path) -> tuple[list[str], list[str]]:
+    content = read_json(path)
+    columns, labels = content.get("columns"), content.get("labels")
+    if not isinstance(columns, list) or not isinstance(labels, list) or not columns or not labels:
+        raise DataError(f"{path} is damaged: it must name columns and labels; bring it back from a copy")
+    return columns, labels
+
+
+def _same(settings: Settings, split: str, columns: list[str], names: list[str]) -> Rows:
+    rows = data.load(settings.data, split)
+    _check_same(rows, columns, names, split)
+    return rows
+
+
+def _check_same(rows: Rows, columns: list[str], names: list[str], split: str) -> None:
+    """The columns of every split are those of the training data, in their order."""
+    for known, own, what in ((columns, rows.columns, "column"), (names, rows.names, "label")):
+        if known != own:
+            first = next((one for one in own if one not in known), None) or next(
+                (one for one in known if one not in own), "their order"
+            )
+            raise DataError(f"the {what}s of {split} are not those of the training data: {first}")
+
+
+def _named(task: Labels, chosen: Tensor) -> list[str]:
+    return [task.names[at] for at in chosen.nonzero().flatten().tolist()]
+
+
+def known(task: Labels, chosen: Tensor, p: Tensor) -> dict[str, Any]:
+    """The labels, and the probability of each that is possible, the largest first."""
+    order = [at for at in p.argsort(descending=True).tolist() if p[at] > 0]
+    return {"labels": _named(task, chosen), "possible": {task.names[at]: round(p[at].item(), 6) for at in order}}
+
+
+def line(found: dict[str, Any], options: Options) -> str:
+    if options.json:
+        return json.dumps(found, ensure_ascii=False)
+    if options.probabilities:
+        return "\t".join(f"{name}:{value:.4g}" for name, value in found["possible"].items())
+    return "\t".join(found["labels"])
+
+
+RECIPE = MultiLabel()

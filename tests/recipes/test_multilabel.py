@@ -1,0 +1,337 @@
+"""The recipe ``multilabel``: Mulan's ARFF, CSV, Parquet and made data; every layer; figures against scikit-learn."""
+
+import gzip
+import io
+import json
+import random
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from parsimax import cli
+
+pytest.importorskip("sklearn")
+pytest.importorskip("arff")
+
+from sklearn.metrics import f1_score
+
+from parsimax import losses, sparsemax
+from parsimax.recipes.multilabel import data, layers
+from parsimax.recipes.multilabel.settings import Data, Layer, Model
+
+LAYERS = Layer.__args__
+TINY = ["width=8", "steps=4", "eval_every=2", "tensorboard=false"]
+SPACE = "http://mulan.sourceforge.net/labels"
+XML = f'<labels xmlns="{SPACE}"><label name="b"/><label name="a"><label name="c"/></label></labels>'
+HEAD = """@relation x
+@attribute one numeric
+@attribute 'colour' {red,green}
+@attribute a {0,1}
+@attribute b {0,1}
+@attribute c numeric
+@attribute two real
+"""
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+def mulan(folder, train, test=None, xml=XML, head=HEAD):
+    folder = Path(folder)
+    folder.mkdir()
+    (folder / "x.xml").write_text(xml)
+    (folder / "x-train.arff").write_text(f"{head}\n@data\n{train}")
+    (folder / "x-test.arff.gz").write_bytes(gzip.compress(f"{head}@data\n{test or train}".encode()))
+    return folder
+
+
+DENSE = "1,red,1,0,0,2\n% a comment\n\n3,green,0,1,1,4\n5,red,0,0,0,6\n-7,green,1,1,1,8\n9,red,1,0,1,0\n"
+SPARSE = "{0 1,2 1,5 2}\n{0 3,1 green,3 1,4 1,5 4}\n{0 5,5 6}\n{0 -7,1 green,2 1,3 1,4 1,5 8}\n{0 9,2 1,4 1}\n"
+
+
+def test_arff_dense_and_sparse_are_the_same():
+    dense, sparse = (data.load(Data(root=mulan(name, rows)), "test") for name, rows in (("d", DENSE), ("s", SPARSE)))
+    assert dense.columns == ["one", "colour=red", "colour=green", "two"] and dense.names == ["b", "a", "c"]
+    assert dense.numbers.tolist() == [[1, 1, 0, 2], [3, 0, 1, 4], [5, 1, 0, 6], [-7, 0, 1, 8], [9, 1, 0, 0]]
+    assert dense.labels.int().tolist() == [[0, 1, 0], [1, 0, 1], [0, 0, 0], [1, 1, 1], [0, 1, 1]]
+    assert torch.equal(dense.numbers, sparse.numbers) and torch.equal(dense.labels, sparse.labels)
+
+
+def test_rows_are_held_out_once():
+    settings = Data(root=mulan("d", DENSE), held_out=0.4)
+    train, val = (data.load(settings, split).numbers[:, 0].tolist() for split in ("train", "val"))
+    assert len(val) == 2 and sorted(train + val) == [-7, 1, 3, 5, 9]
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        (lambda t: t.replace("two real", "two weird"), "x-train.arff, line 7: the type of the attribute is not known"),
+        (lambda t: t.replace("two real", "two string"), "x-train.arff, line 7: two is of type STRING"),
+        (lambda t: t.replace("3,green,0,1,1,4", "3,green,0,1"), "x-train.arff, line 13: the row has too few or"),
+        (lambda t: t.replace("3,green", "x,green"), "line 13: a value is not a number"),
+        (lambda t: t.replace("3,green", "3,blue"), "line 13: a value is not one of its attribute's"),
+        (lambda t: t.replace("3,green,0,1,1", "3,green,0,1,2"), "line 13: the label c must be 0 or 1, got 2"),
+        (lambda t: t.replace("3,green", "?,green"), "line 13: one is missing"),
+        (lambda t: t.replace("attribute a", "attribute A"), "x.xml: no column is called 'a'"),
+        (lambda t: t.partition("1,red")[0], "has no rows"),
+        (lambda t: "garbage", "x-train.arff, line 1: not ARFF"),
+        (lambda t: "", "x-train.arff is empty"),
+    ],
+)
+def test_malformed_arff_is_named_with_its_line(change, message, capsys):
+    file = mulan("d", DENSE) / "x-train.arff"
+    file.write_text(change(file.read_text()))
+    assert cli.main(["train", "multilabel", *TINY, "data.root=d", "--run", "run"]) == 2
+    said = capsys.readouterr().err
+    assert message in said and said.count("\n") == 1
+    assert not Path("run").exists(), "something was left behind"
+
+
+@pytest.mark.parametrize(
+    "xml, message",
+    [
+        ("<labels>\n<label", "x.xml, line 2: not XML"),
+        ("<labels/>", "x.xml has no <label"),
+        ('<labels><label name="a"/><label name="a"/></labels>', "the label 'a' twice"),
+        ('<labels><label name="a"/><label/></labels>', "a label without a name"),
+        ('<labels><label name="colour"/></labels>', "no column is called 'colour'"),
+    ],
+)
+def test_a_bad_label_list_is_named(xml, message, capsys):
+    mulan("d", DENSE, xml=xml)
+    assert cli.main(["train", "multilabel", *TINY, "data.root=d"]) == 2
+    assert message in capsys.readouterr().err
+
+
+def table(folder, rows=40, seed=0):
+    """Two columns and two labels that follow from them, as CSV."""
+    chance = random.Random(seed)
+    Path(folder).mkdir(exist_ok=True)
+    numbers = [[chance.gauss(0, 1), chance.gauss(0, 1)] for _ in range(rows)]
+    return ["x,up,y,down", *(f"{x:.6f},{int(x > 0)},{y:.6f},{int(y < 0.3)}" for x, y in numbers)]
+
+
+def write_tables(folder):
+    for seed, split in enumerate(("train", "val", "test")):
+        (Path(folder) / f"{split}.csv").write_text("\n".join(table(folder, seed=seed)))
+
+
+@pytest.mark.parametrize(
+    "line, words, message",
+    [
+        ("x,up,y", ["labels=up,down"], "train.csv: no column is called 'down'"),
+        (None, ["labels=upp"], "did you mean up?"),
+        (None, [], "say which columns are labels"),
+        (None, ["labels=up,down,x,y"], "has no column that is not a label"),
+        ("x,up,x,down", ["labels=up,down"], "train.csv has the column 'x' twice"),
+    ],
+)
+def test_a_csv_without_its_labels_is_refused(line, words, message, capsys):
+    table("d")
+    write_tables("d")
+    if line:
+        rows = Path("d/train.csv").read_text().splitlines()
+        size = line.count(",") + 1
+        Path("d/train.csv").write_text("\n".join([line, *(",".join(row.split(",")[:size]) for row in rows[1:])]))
+    assert cli.main(["train", "multilabel", *TINY, "data.root=d", *words]) == 2
+    assert message in capsys.readouterr().err
+    assert not Path("runs/multilabel/0001").exists()
+
+
+@pytest.mark.parametrize(
+    "cell, message", [("x", "x must be a number, got 'x'"), ("nan", "must be a number"), ("1,2", "5 cells")]
+)
+def test_a_bad_cell_is_named_with_its_line(cell, message, capsys):
+    table("d")
+    write_tables("d")
+    rows = Path("d/train.csv").read_text().splitlines()
+    rows[3] = cell + rows[3][rows[3].index(",") :]
+    Path("d/train.csv").write_text("\n".join(rows))
+    assert cli.main(["train", "multilabel", *TINY, "data.root=d", "labels=up,down"]) == 2
+    said = capsys.readouterr().err
+    assert "train.csv, line 4" in said and message in said
+
+
+def test_parquet_is_read_as_csv_is():
+    arrow = pytest.importorskip("pyarrow")
+    from pyarrow import csv, parquet
+
+    table("d")
+    write_tables("d")
+    Path("p").mkdir()
+    for split in ("train", "val", "test"):
+        parquet.write_table(csv.read_csv(f"d/{split}.csv"), f"p/{split}.parquet")
+    one, other = (data.load(Data(root=Path(folder).absolute(), labels=("up", "down")), "val") for folder in "dp")
+    assert one.columns == other.columns == ["x", "y"] and torch.equal(one.labels, other.labels)
+    torch.testing.assert_close(one.numbers, other.numbers)
+    parquet.write_table(arrow.table({"x": ["a"], "up": [1]}), "p/val.parquet")
+    with pytest.raises(data.DataError, match=r"val\.parquet, line 1: x must be a number"):
+        data.load(Data(root=Path("p").absolute(), labels=("up",)), "val")
+    Path("p/val.parquet").write_bytes(b"PAR1 damaged")
+    with pytest.raises(data.DataError, match=r"val\.parquet, it is damaged"):
+        data.load(Data(root=Path("p").absolute(), labels=("up",)), "val")
+
+
+def test_two_files_of_a_split_are_refused():
+    table("d")
+    write_tables("d")
+    Path("d/more_train.csv").write_text("x\n1")
+    with pytest.raises(data.DataError, match="more than one file of train"):
+        data.load(Data(root=Path("d").absolute(), labels=("up",)), "train")
+
+
+@pytest.mark.parametrize("layer", LAYERS)
+def test_every_layer_trains_and_gives_labels(layer, capsys):
+    words = [*TINY, f"layer={layer}", "data.classes=5", "rows=200", "rate=0.6"]
+    assert cli.main(["train", "multilabel", *words, "--run", "run"]) == 0, capsys.readouterr().err
+    assert cli.main(["eval", "run"]) == 0
+    figures = json.loads(Path("run/results.json").read_text())["test"]
+    assert ("threshold" in figures, "alpha" in figures) == (layer == "softmax", layer == "entmax")
+    outputs = [json.loads(line) for line in Path("run/outputs/test.jsonl").read_text().splitlines()]
+    names = [f"label {at}" for at in range(5)]
+    right, found = ([[name in one[key] for name in names] for one in outputs] for key in ("wanted", "labels"))
+    for kind, name in (("micro", "micro F1"), ("macro", "macro F1"), ("samples", "example F1")):
+        assert figures[name] == pytest.approx(f1_score(right, found, average=kind, zero_division=0))
+    assert figures["predicted labels a row"] == pytest.approx(sum(map(sum, found)) / len(found))
+    if layer == "rsoftmax":
+        assert all(len(one["possible"]) == len(one["labels"]) == 2 for one in outputs), "the rate that was asked for"
+    if layer not in ("sigmoid", "softmax"):
+        assert all({*one["possible"]} == {*one["labels"]} for one in outputs)
+
+
+def test_predicted_counts_are_the_number_of_labels():
+    torch.manual_seed(0)
+    layer = layers.LabelLayer(Model(layer="rsoftmax-predicted"), 6, 7)
+    hidden = torch.randn(200, 6) * 4
+    p, given = layer(hidden)
+    assert torch.equal(given.sum(-1), layer.count(hidden).argmax(-1)) and {*given.sum(-1).tolist()} >= {0, 1, 4, 7}
+    assert torch.equal(p > 0, given)
+
+
+def test_the_hinge_of_sparsemax():
+    """Laha et al.'s loss with a = 1, pair by pair; where it is 0, sparsemax gives the labels their shares."""
+    torch.manual_seed(0)
+    layer = layers.LabelLayer(Model(layer="sparsemax-hinge"), 5, 4).double()
+    hidden = torch.randn(6, 5, dtype=torch.double)
+    wanted = torch.tensor([[1, 0, 0, 1], [1, 1, 1, 1], [0, 1, 0, 0], [0, 0, 0, 0], [1, 1, 0, 1], [0, 0, 1, 1]]).bool()
+    total, rows = 0.0, 0
+    for scores, marks in zip(layer.linear(hidden), wanted, strict=True):
+        on, off = marks.nonzero().flatten().tolist(), (~marks).nonzero().flatten().tolist()
+        rows += bool(on)
+        total += sum(abs(scores[i] - scores[j]) / 2 for i in on for j in on)
+        total += sum(max(1 / len(on) - (scores[i] - scores[j]), 0) for i in on for j in off)
+    torch.testing.assert_close(layer.loss(hidden, wanted), total / rows, rtol=1e-9, atol=0)
+    scores = torch.tensor([[1.0, 0.5, 1.0, 0.2]])
+    loss = losses.multilabel_loss(scores, torch.tensor([[1, 0, 1, 0]]), "sparsehourglass", q=layers.SPARSEMAX_Q)
+    assert loss < 10 / layers.SPARSEMAX_Q, "0 but for what q is less than infinite"
+    assert sparsemax(scores).tolist() == [[0.5, 0, 0.5, 0]]
+
+
+def test_the_threshold_is_the_best_of_all():
+    torch.manual_seed(0)
+    for trial in range(100):
+        p = torch.rand(12, 4).softmax(-1) if trial % 2 else torch.randint(1, 4, (12, 4)) / 10.0
+        wanted = torch.rand(12, 4) < 0.4
+
+        def f1(cut, p=p, wanted=wanted):
+            given = p > cut
+            return 2 * (given & wanted).sum() / (given.sum() + wanted.sum())
+
+        best = max(f1(cut) for cut in [0.0, *(p.flatten().double() - 1e-6).tolist()])
+        assert f1(layers.best_threshold(p, wanted)) == best
+
+
+def test_from_training_to_predictions_and_report(capsys, monkeypatch):
+    table("d")
+    write_tables("d")
+    words = [
+        "layer=sigmoid",
+        "width=16",
+        "steps=150",
+        "eval_every=50",
+        "lr=0.02",
+        "tensorboard=false",
+        "labels=up,down",
+    ]
+    assert cli.main(["train", "multilabel", *words, "data.root=d", "--run", "run"]) == 0, capsys.readouterr().err
+    assert cli.main(["eval", "run"]) == 0
+    assert json.loads(Path("run/results.json").read_text())["test"]["micro F1"] > 0.9
+    capsys.readouterr()
+    lines = "3 -3\n-3,3\n3\nx 1\n1e39 0\n\n2\t2\n"
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(lines.encode())))
+    assert cli.main(["predict", "run"]) == 1
+    said = capsys.readouterr().out.splitlines()
+    assert [said[0], said[1], said[6]] == ["up\tdown", "", "up"]
+    assert [line.partition(":")[0] for line in said[2:6]] == [f"#ERROR line {number}" for number in (3, 4, 5, 6)]
+    Path("a.csv").write_text("other,y,x\n0,-3,3\n0,1\n0,3,-3\n")
+    assert cli.main(["predict", "run", "--input", "a.csv", "--json"]) == 1
+    said = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert said[0]["labels"] == ["up", "down"] and said[2]["labels"] == [] and "2 cells" in said[1]["error"]
+    Path("b.csv").write_text("y,z\n1,2\n")
+    assert cli.main(["predict", "run", "--input", "b.csv"]) == 1
+    assert "no column is called 'x'" in capsys.readouterr().out
+    Path("c.jsonl").write_text('{"numbers": [3, -3]}\n{"x": 3, "y": -3}\n')
+    assert cli.main(["predict", "run", "--input", "c.jsonl", "--probabilities"]) == 0
+    one, other = capsys.readouterr().out.splitlines()
+    assert one == other and one.count(":") == 2
+    assert cli.main(["report", "run"]) == 0
+    written = [Path(line) for line in capsys.readouterr().out.splitlines()]
+    assert [path.name for path in written] == ["training.png", "labels.png"] and all(map(Path.exists, written))
+    Path("d/test.csv").write_text("y,up,x,down\n1,0,1,0\n")
+    assert cli.main(["eval", "run", "--changed-data"]) == 2
+    assert "not those of the training data: their order" in capsys.readouterr().err
+    Path("run/names.json").write_text('{"columns": []}')
+    assert cli.main(["predict", "run"]) == 2
+    assert "names.json is damaged" in capsys.readouterr().err
+
+
+def test_images_by_convolutions(capsys):
+    words = [*TINY, "net=conv", "data.classes=6", "data.rows=60"]
+    assert cli.main(["train", "multilabel", *words, "shape=3,2,2", "--run", "run"]) == 0, capsys.readouterr().err
+    assert cli.main(["train", "multilabel", *words]) == 2
+    assert "model.net=conv needs data.shape" in capsys.readouterr().err
+    assert cli.main(["train", "multilabel", *words, "shape=3,2,3"]) == 2
+    assert "3×2×3 is 18 numbers, a row has 12" in capsys.readouterr().err
+    assert not Path("runs/multilabel/0001").exists()
+
+
+def test_settings_that_cannot_be_meant(capsys):
+    for words, message in (
+        (["data.classes=3", "average=4"], "data.average=4 labels a row of data.classes=3"),
+        (["labels=a"], "give their folder too"),
+        (["shape=3"], "channels,height,width"),
+    ):
+        assert cli.main(["train", "multilabel", *words]) == 2
+        assert message in capsys.readouterr().err
+
+
+def test_stopped_and_resumed_it_ends_with_the_same_bits():
+    """The threshold of softmax, which validation chooses, too."""
+    words = ["layer=softmax", "width=8", "data.rows=200", "eval_every=4", "tensorboard=false"]
+    assert cli.main(["train", "multilabel", *words, "steps=12", "--run", "whole"]) == 0
+    assert cli.main(["train", "multilabel", *words, "steps=12", "patience=0", "--run", "broken"]) == 0
+    last = Path("broken/checkpoints/previous.ckpt").read_bytes()
+    for name in ("last", "previous"):
+        Path(f"broken/checkpoints/{name}.ckpt").write_bytes(last)
+    assert cli.main(["train", "--resume", "broken"]) == 0
+    one, other = (torch.load(f"{run}/checkpoints/last.ckpt", weights_only=True) for run in ("whole", "broken"))
+    assert one["global_step"] == other["global_step"] == 12
+    assert all(torch.equal(value, other["state_dict"][name]) for name, value in one["state_dict"].items())
+    assert "layer.threshold" in one["state_dict"] and one["state_dict"]["layer.threshold"] != 0.1
+
+
+def test_a_label_that_is_cut_off_comes_back():
+    """At the full rate it has no gradient at all, which is why training has a share of the rate."""
+    hidden, wanted = torch.eye(4)[:1], torch.tensor([[False, True, False, False]])
+    for share, comes_back in ((1.0, False), (0.5, True)):
+        layer = layers.LabelLayer(Model(layer="rsoftmax", rate=0.75, train_rate=share), 4, 4)
+        with torch.no_grad():
+            layer.linear.weight.copy_(torch.tensor([[3.0], [2.0], [1.0], [0.0]]).expand(4, 4))
+            layer.linear.bias.zero_()
+        layer.loss(hidden, wanted).backward()
+        assert bool((layer.linear.bias.grad[1] < 0).item()) == comes_back
