@@ -50,7 +50,7 @@ def test_entries_may_come_in_any_order(shape):
     x, order = normal(*shape), torch.randperm(40, generator=torch.Generator().manual_seed(0))
     sorted_p = parsimax.segment_entmax(x, INDEX, 1.3)
     assert torch.equal(sorted_p, parsimax.segment_entmax(x, alpha=1.3, ptr=PTR))
-    assert torch.equal(parsimax.segment_entmax(x[order], INDEX[order].int(), 1.3), sorted_p[order])
+    torch.testing.assert_close(parsimax.segment_entmax(x[order], INDEX[order].int(), 1.3), sorted_p[order])
     assert torch.equal(parsimax.segment_entmax(x, INDEX, 1.3, num_segments=9), sorted_p)
     for name, alpha in TWINS.items():
         twin = getattr(parsimax, name)
@@ -65,22 +65,23 @@ def test_entries_may_come_in_any_order(shape):
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.filterwarnings("ignore:`torch.jit.script:DeprecationWarning")  # torch's own, in forward mode
 def test_derivatives(shape, kernels):
-    order = torch.randperm(40, generator=torch.Generator().manual_seed(0))
-    x = normal(*shape, seed=3).requires_grad_()
-    alphas = [torch.tensor(1.4, dtype=torch.float64), ALPHA.clamp(1.1, 1.9)]
+    index = INDEX[:9][torch.randperm(9, generator=torch.Generator().manual_seed(0))]
+    x, v = (normal(9, *shape[1:], seed=s) for s in (3, 4))
+    x.requires_grad_()
+    alphas = [torch.tensor(1.4, dtype=torch.float64), ALPHA[:5].clamp(1.1, 1.9)]
     alphas += [torch.tensor([[1.2, 1.5, 1.8]], dtype=torch.float64)] if len(shape) == 2 else []
     with parsimax.use_kernels(kernels):
         for alpha in alphas:
             alpha.requires_grad_()
 
             def f(x, alpha):
-                return parsimax.segment_entmax(x, INDEX[order], alpha)
+                return parsimax.segment_entmax(x, index, alpha, num_segments=5)
 
             assert torch.autograd.gradcheck(f, (x, alpha), check_forward_ad=True)
             assert torch.autograd.gradgradcheck(f, (x, alpha))
-        both = torch.func.jvp(lambda x: parsimax.segment_entmax15(x, INDEX), (x.detach(),), (normal(*shape, seed=4),))
-        step = (parsimax.segment_entmax15(x + 1e-6 * normal(*shape, seed=4), INDEX) - both[0]) / 1e-6
-        assert step.allclose(both[1], atol=1e-4)
+        p, moved = torch.func.jvp(lambda x: parsimax.segment_entmax15(x, index), (x.detach(),), (v,))
+        step = (parsimax.segment_entmax15(x + 1e-6 * v, index) - p) / 1e-6
+        assert step.allclose(moved, atol=1e-4)
 
 
 def test_odd_rows():

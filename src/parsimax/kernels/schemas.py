@@ -273,7 +273,8 @@ def _loss_bwd(x: Tensor, target: Tensor, g: Tensor, alpha: Tensor | None, *_: An
 )
 def _soft_loss_fwd(x: Tensor, *_: Any) -> tuple[Tensor, ...]:
     """The same for a target of coefficients, of the shape and type of ``x``."""
-    return _loss_fwd(x)
+    same: tuple[Tensor, ...] = _loss_fwd(x)
+    return same
 
 
 @operator(

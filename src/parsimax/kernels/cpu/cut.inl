@@ -197,9 +197,14 @@ template <class T, class S> struct CutGrad {
     dt = slope.get();
   }
   void add(i64 column, double more) {
-    i64 i = column;
-    for (i = few < 0 ? column : 0; few >= 0 && i < few && index[i] != column;) i++;
-    const double both = few < 0 || i < few ? double(w[i]) + double(e[i]) : 0;
+    i64 i = few < 0 ? column : 0;
+    for (i64 end = few; few >= 0 && i < end;) {  // columns rise
+      const i64 middle = (i + end) / 2;
+      if (index[middle] < column) i = middle + 1;
+      else end = middle;
+    }
+    const bool there = few < 0 || (i < few && index[i] == column);
+    const double both = there ? double(w[i]) + double(e[i]) : 0;
     dx[column] = from_float<S>((both != 0 ? (double(scalar_float(g[column])) - mean) * scale * both : 0) + more);
   }
 };
