@@ -1,6 +1,7 @@
 """Attention by mappings other than entmax in the fused kernel, against explicit attention in float64."""
 
 import math
+import os
 
 import pytest
 import torch
@@ -25,6 +26,8 @@ VALUES = {
     "tsoftmax": (1.5, 0.01, 20.0, 5000.0, INF, 1e-20),
     "normmax": (2.0, 1.3, 5.0, 1.01),
 }
+JUMPY = ("sparsegen", "topk_sparsemax", "budget_sparsemax")  # the gradient jumps where a score meets the threshold
+CASES = int(os.environ.get("PARSIMAX_KERNEL_CASES", "120")) // 3
 EVERY = pytest.mark.parametrize("name", NAMES)
 
 
@@ -172,6 +175,50 @@ def test_hostile_rows(name, n):
         (grad,) = torch.autograd.grad(p, bias, g)
         finite = ~truth.isnan().any(-1)
         assert grad[0, 0][finite].isfinite().all()
+
+
+def random_parameter(name, generator):
+    """Anywhere in the domain, ends included now and then."""
+    u = torch.rand((), generator=generator).item()
+    return {
+        "sparsegen": 1 - 10 ** (4 * u - 2),
+        "topk_sparsemax": int(1 + 100 * u**2),
+        "budget_sparsemax": round(40 * u**2, 0 if u < 0.2 else 9),
+        "rsoftmax": 1 - u if u > 0.1 else round(u),
+        "tsoftmax": 10 ** (5 * u - 2),
+        "normmax": 1 + 10 ** (2 * u - 2),
+    }[name]
+
+
+@EVERY
+def test_random_rows(name):
+    """Scores are those of the mask, the same in both; the gradient is compared where they do not decide it by 1e-6."""
+    generator = torch.Generator().manual_seed(NAMES.index(name))
+    for _ in range(CASES):
+        n = int(torch.randint(1, 700, (), generator=generator))
+        size = 10 ** (4 * torch.rand((), generator=generator).item() - 2)
+        scores = size * torch.randn(4, n, generator=generator)
+        scores[torch.rand(4, n, generator=generator) < 0.1] = -INF
+        v, g = torch.randn(1, 1, n, 16, generator=generator), torch.randn(4, 16, generator=generator)
+        own = {setting(name).name: random_parameter(name, generator)}
+        results = []
+        for dtype in (torch.float32, torch.float64):
+            bias, value = scores.to(dtype).requires_grad_(), v.to(dtype).requires_grad_()
+            if dtype == torch.float32:
+                zero = torch.zeros(1, 1, 4, 16), torch.zeros(1, 1, n, 16)
+                out = attention(*zero, value, bias, mapping=name, **own)[0, 0]
+            else:
+                with dispatch.use("torch"):
+                    p = REGISTRY[name].function(bias, **own)
+                    out = p @ value[0, 0]
+            results.append([out.detach(), *torch.autograd.grad(out, (value, bias), g.to(dtype))])
+        (out, by_value, by_score), (truth, true_by_value, true_by_score) = results
+        scale = max(1.0, float(truth.abs().max()))
+        torch.testing.assert_close(out.double(), truth, rtol=1e-5, atol=1e-5 * scale)
+        torch.testing.assert_close(by_value.double(), true_by_value, rtol=1e-5, atol=1e-5)
+        steep = float(true_by_score.abs().max())
+        wrong = (by_score.double() - true_by_score).abs().amax(-1) > 1e-4 * max(1.0, steep)
+        assert wrong.sum() <= (1 if name in JUMPY else 0), (own, n, size)
 
 
 @EVERY

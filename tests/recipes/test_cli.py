@@ -121,6 +121,9 @@ SMALL = {
     "linear_entmax_loss": (6, 8, 50),
     "entmax_attention": (2, 20, 8),
     "entmax_attention_learned": (2, 20, 8),
+    "entmax_attention_dropout": (2, 20, 8),
+    "entmax_attention_dropout_learned": (2, 20, 8),
+    **dict.fromkeys((f"attention_{name}" for name in cases.MAPPED), (2, 20, 8)),
 }
 
 

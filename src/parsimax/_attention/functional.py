@@ -207,7 +207,8 @@ def _parameter(entry: Entry, settings: dict[str, Any], call: Call) -> float | Te
         return None
     value: Any = settings[setting.name]
     if not isinstance(value, Tensor):
-        return setting.checked(value, entry.name) * 1.0
+        number: float = setting.checked(value, entry.name) * 1.0
+        return number
     return value if setting.continuous and value.is_floating_point() and broadcasts(value, call.rows) else None
 
 

@@ -145,8 +145,9 @@ def _plain_backward(
 ) -> list[Tensor | None]:
     """The gradient as a differentiable function: for create_graph, batched gradients, forward over reverse."""
     with torch.enable_grad():
-        value, mapping, *rest = fixed
-        out = _formula(*inputs, value, MAPPINGS[mapping], *rest, seed)
+        given: list[Any] = [*inputs, *fixed, seed]
+        given[6] = MAPPINGS[fixed.mapping]
+        out = _formula(*given)
         at = [t for t, w in zip(inputs, wanted, strict=True) if w]
         grads = iter(torch.autograd.grad(out, at, g, create_graph=True, allow_unused=True, materialize_grads=True))
     return [next(grads) if w else None for w in wanted]

@@ -6,6 +6,7 @@ import difflib
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
+from typing import Any
 
 NORMAL, DENSE = 2.0, 0.01  # what unit-normal scores are multiplied by; the second leaves rows nearly dense
 BFLOAT16_EXTRA = 0.25  # what bfloat16 may add to a limit
@@ -40,7 +41,7 @@ DROPOUT = 0.1
 ATTENTION_DROPOUT = 0.5  # against SDPA with the same dropout
 DROPOUT_SIZES = (128, 512, 1024, 2048)
 # Attention by other mappings: with which setting it is measured
-MAPPED: dict[str, dict[str, float]] = {
+MAPPED: dict[str, dict[str, Any]] = {
     "sparsegen": {"lam": 0.25},
     "topk_sparsemax": {"k": 8},
     "budget_sparsemax": {"budget": 2.0},

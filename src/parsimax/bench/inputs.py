@@ -132,7 +132,8 @@ def nonzeros(case: Case, inputs: Inputs) -> float:
             scores = scores.masked_fill(hidden if inputs.mask is None else ~inputs.mask, -math.inf)
             name = case.ours.removeprefix("attention_")
             if name in MAPPED:
-                return (getattr(parsimax, name)(scores, **MAPPED[name]) > 0).sum(-1).float().mean().item()
+                weights: Tensor = getattr(parsimax, name)(scores, **MAPPED[name])
+                return (weights > 0).sum(-1).float().mean().item()
             return _count(scores, inputs.alpha if case.learned else 1.5)
         if "hidden" in inputs.leaves:
             return _count(inputs["hidden"][:ROWS].float() @ inputs["weight"].float().T)

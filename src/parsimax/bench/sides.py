@@ -68,6 +68,7 @@ def _attention(i: Inputs, alpha: float | Tensor, p: float = 0.0) -> Tensor:
 
 
 def _dropped(i: Inputs, alpha: float | Tensor) -> Tensor:
+    assert i.kept is not None
     given = (i["query"], i["key"], i["value"])
     weights = parsimax.entmax_attention(*given, is_causal=i.causal, alpha=alpha, return_weights=True)[1]
     return (weights * i.kept / (1 - DROPOUT)) @ i["value"]
@@ -75,8 +76,10 @@ def _dropped(i: Inputs, alpha: float | Tensor) -> Tensor:
 
 def _mapped(name: str) -> Side:
     def call(i: Inputs) -> Tensor:
+        settings: dict[str, Any] = MAPPED[name]
         given = (i["query"], i["key"], i["value"], i.mask, 0.0, i.causal)
-        return parsimax.attention(*given, mapping=name, **MAPPED[name])
+        out: Tensor = parsimax.attention(*given, mapping=name, **settings)
+        return out
 
     return Side(call)
 

@@ -212,13 +212,15 @@ template <class S> void forward(const Attention& a, i64 task, void* scratch_) {
     i64 count = short_p ? f.from_weights(short_p + r * a.keys, n, s, whole) : 0;
     if (!short_p || count > parsimax::CAP)
       count = f.from_scores(s, n, r, whole);  // a backward asks for such a row's edge
-    const i64 extra = count > 0 && a.mapping != Attention::entmax ? f.map_of(r).extra() : -1,
-              kept = count + (extra >= 0);
-    a.count[row] = int32_t(kept);
-    if (count > 0 && kept <= a.cap) {
-      __builtin_memcpy(a.index + row * a.cap, index, count * sizeof(int32_t));
-      __builtin_memcpy((T*)a.weight + row * a.cap, weight, count * sizeof(T));
-      if (extra >= 0) a.index[row * a.cap + count] = int32_t(extra), ((T*)a.weight)[row * a.cap + count] = 0;
+    int32_t extra[2];
+    const int extras = count > 0 && a.mapping != Attention::entmax ? f.map_of(r).extras(extra) : 0;
+    a.count[row] = int32_t(count + extras);
+    if (count > 0 && count + extras <= a.cap) {
+      int32_t* columns = a.index + row * a.cap;
+      T* kept = (T*)a.weight + row * a.cap;
+      __builtin_memcpy(columns, index, count * sizeof(int32_t));
+      __builtin_memcpy(kept, weight, count * sizeof(T));
+      for (int e = 0; e < extras; e++) columns[count + e] = extra[e], kept[count + e] = 0;
     }
     if (count > 0 && a.mapping != Attention::entmax) f.map_of(r).weights(whole ? s : weight, whole ? n : count);
     if (whole) {
@@ -331,6 +333,7 @@ template <class S> struct Backward {
     row_weights<T>(scores + r * stride, n, alpha, state[0], edge_from(alpha, state[1]), weight);
   }
   i64 recover(i64 r, i64 n) {
+    if (a.mapping != Attention::entmax) return map_of(r).recover(scores + r * stride, n, weight, index, p_room);
     weights(r, n);
     const T* p = scores + r * stride;
     i64 count = 0;
@@ -339,8 +342,6 @@ template <class S> struct Backward {
       index[count] = int32_t(j);
       count += p[j] > 0;
     }
-    const i64 extra = a.mapping == Attention::entmax ? -1 : map_of(r).extra();
-    if (extra >= 0) weight[count] = 0, index[count++] = int32_t(extra);
     return count;
   }
   // dL/dp to dL/dscore in place, and what was kept to weights; `at`: the columns, if not all.

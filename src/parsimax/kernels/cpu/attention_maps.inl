@@ -45,25 +45,32 @@ inline double clipped_root(const double* z, i64 n, double budget) {
   return tau;
 }
 
-// The numbers at two neighbouring places, or one, of a sorted row: a sorted sample brackets them, and what lies in the
-// bracket is gathered, until little is left. Exact: the bracket is counted. room: 2 n + PAD numbers.
+// The numbers at two places of a few numbers (64 at most), sorted: the largest of those that so many are below. No
+// branch depends on a score.
+constexpr i64 FEW = 64;
+template <class T> inline void two_of_few(const T* v, i64 n, i64 first, i64 second, T& low, T& high) {
+  V<T> at_first = all<T>(-INF<double>), at_second = at_first;
+  for (i64 i = 0; i < n; i += W<T>) {
+    const V<T> x = load<T>(v + i, n - i, INF<T>);
+    V<T> below{};
+    for (i64 j = 0; j < n; j++) below += x > v[j] ? all<T>(1) : V<T>{};
+    const V<T> one = below > T(first) ? all<T>(-INF<double>) : x, two = below > T(second) ? all<T>(-INF<double>) : x;
+    at_first = vmax<T>(at_first, one), at_second = vmax<T>(at_second, two);
+  }
+  low = max<T>(at_first), high = max<T>(at_second);
+}
+// The same of a row: a sample brackets them, and what lies in the bracket is gathered, until few are left. Exact, as
+// the bracket is counted. room: twice `half` numbers, half >= n + 2 W.
 template <class T> inline void two_ranks(const T* x, i64 n, i64 first, i64 second, T* room, i64 half, T& low, T& high) {
   constexpr int SAMPLE = 32, MARGIN = 6;
   T* to = room;
-  const auto sort = [](T* v, i64 count) {
-    for (i64 i = 1; i < count; i++) {
-      const T at = v[i];
-      i64 j = i;
-      for (; j > 0 && v[j - 1] > at; j--) v[j] = v[j - 1];
-      v[j] = at;
-    }
-  };
-  while (n > 2 * SAMPLE) {
-    T sample[SAMPLE];
+  while (n > FEW) {
+    T sample[SAMPLE], a, b;
     for (int i = 0; i < SAMPLE; i++) sample[i] = x[n * (2 * i + 1) / (2 * SAMPLE)];
-    sort(sample, SAMPLE);
     const int at = int(double(first) / double(n) * SAMPLE), under = at - MARGIN, over = at + MARGIN + 1;
-    const T a = under < 0 ? -INF<T> : sample[under], b = over >= SAMPLE ? INF<T> : sample[over];
+    two_of_few<T>(sample, SAMPLE, under < 0 ? 0 : under, over < SAMPLE ? over : SAMPLE - 1, a, b);
+    if (under < 0) a = -INF<T>;
+    if (over >= SAMPLE) b = INF<T>;
     const V<T> va = all<T>(a), vb = all<T>(b);
     i64 less = 0, count = 0;
     for (i64 i = 0; i < n; i += W<T>) {
@@ -83,14 +90,9 @@ template <class T> inline void two_ranks(const T* x, i64 n, i64 first, i64 secon
     x = to, n = count, first -= less, second -= less;
     to = to == room ? room + half : room;
   }
-  if (x != to) __builtin_memmove(to, x, n * sizeof(T));
-  if (n <= 2 * SAMPLE) {
-    sort(to, n);
-    low = to[first], high = to[second];
-    return;
-  }
-  low = select(to, n, first);
-  high = low;
+  if (n <= FEW) return two_of_few<T>(x, n, first, second, low, high);
+  if (x != to) __builtin_memcpy(to, x, n * sizeof(T));
+  low = high = select(to, n, first);
   if (second > first) {  // the least of what selection left to the right
     high = INF<T>;
     for (i64 i = first + 1; i < n; i++) high = to[i] < high ? to[i] : high;
@@ -102,15 +104,14 @@ template <class T> inline void two_ranks(const T* x, i64 n, i64 first, i64 secon
 template <class T> struct Cut {
   double max, t, sum;
   bool by_exponential() const { return t > 1; }
-  // Scores to kept numbers (0 outside of the support), in place; returns sum w e^z.
+  // z to kept numbers (0 outside of the support), in place; returns sum w e^z.
   double keep(T* s, i64 n) const {
-    const T m = T(max);
     if (t < (same<T, float> ? 1e-30 : 1e-290)) return keep_tiny(s, n);
     const V<T> hi = all<T>(t), lo = all<T>(t - double(T(t))), inverse = all<T>(1 / t);
     Total<T> total;
     for (i64 j = 0; j < n; j += W<T>) {
-      const V<T> z = load<T>(s + j, n - j, -INF<T>) - m, d = positive<T>(z + hi + lo), w = d * inverse;
-      const V<T> e = d > 0 ? exp2<T>(z * T(1.4426950408889634)) : V<T>{};
+      const V<T> z = load<T>(s + j, n - j, -INF<T>), d = positive<T>(z + hi + lo), w = d * inverse;
+      const V<T> e_z = exp2<T>(z * T(1.4426950408889634)), e = d > 0 ? e_z : V<T>{};
       total.add(w * e);
       store<T, T>(s + j, by_exponential() ? e : w, n - j);
     }
@@ -119,11 +120,16 @@ template <class T> struct Cut {
   double keep_tiny(T* s, i64 n) const {  // e^z is 1 on the support, and t = 0 keeps the maxima
     double total = 0;
     for (i64 j = 0; j < n; j++) {
-      const double z = double(s[j]) - max, w = t > 0 ? (z + t) / t : z == 0;
+      const double z = double(s[j]), w = t > 0 ? (z + t) / t : z == 0;
       s[j] = T(w > 0 ? w : 0);
       total += double(s[j]);
     }
     return total;
+  }
+  // What may be in the support, as z and its column; -1 if that is more than half of the row.
+  i64 gather(const T* s, i64 n, T* value, int32_t* index) const {
+    const double least = t > 0 ? -t * (1 + 1e-6) : -1e-300;
+    return gather_some<T>(s, n, T(max), same<T, float> && least > -1e-37 ? -1e-37 : least, n / 2, value, index);
   }
   // Kept numbers to weights, and to their slopes p / (z + t), if asked for.
   template <bool SLOPE> void weights(const T* kept, T* p, T* slope, i64 n) const {
@@ -175,8 +181,13 @@ template <class T> struct RowMap {
         return true;
     }
   }
-  // An entry outside of the support that the gradient reaches: the lower one of the two that a quantile lies between.
-  i64 extra() const { return a.mapping == Attention::rsoftmax && state[1] > 0 ? i64(state[4]) : -1; }
+  // Columns outside of the support that the gradient reaches: the lower one of the two entries that a quantile lies
+  // between, and the upper one if rounding puts the quantile there.
+  int extras(int32_t* columns) const {
+    if (a.mapping != Attention::rsoftmax || !(state[1] > 0)) return 0;
+    columns[0] = int32_t(state[4]), columns[1] = int32_t(state[5]);
+    return state[7] > 0 ? 2 : 1;
+  }
 
   // The support of a row of scores, which may be overwritten; value and index as in support.inl, room for as many
   // doubles as value has.
@@ -192,9 +203,9 @@ template <class T> struct RowMap {
       case Attention::budget:
         return budget(s, n, k, value, index, room);
       case Attention::rsoftmax:
-        return rsoftmax(s, n, value, room);
+        return rsoftmax(s, n, value, index, room);
       case Attention::tsoftmax:
-        if (!is_soft()) return tsoftmax(s, n, value);
+        if (!is_soft()) return tsoftmax(s, n, value, index);
         [[fallthrough]];
       default:
         break;
@@ -215,6 +226,8 @@ template <class T> struct RowMap {
   // Scores to what solve gave, in place.
   void again(T* s, i64 n, void* wide) const {
     if (is_cut()) {
+      const T m = T(state[0]);
+      for (i64 j = 0; j < n; j++) s[j] -= m;
       cut().keep(s, n);
     } else if (a.mapping == Attention::budget) {
       for (i64 j = 0; j < n; j++) s[j] = clipped(double(s[j]));
@@ -244,6 +257,22 @@ template <class T> struct RowMap {
       if (is_soft()) e.w = state[1], e.E = 1;
       row_weights<T>(s, n, inner(), 0, e, wide);
     }
+  }
+  // The same as a list, with the columns that the gradient reaches besides; returns its length.
+  i64 recover(T* s, i64 n, T* value, int32_t* index, void* wide) const {
+    Support<T> found{};
+    found.value = value, found.index = index;
+    found.count = is_cut() ? cut().gather(s, n, value, index) : -1;
+    if (found.count >= 0) cut().keep(value, found.count);
+    else {
+      again(s, n, wide);
+      __builtin_memcpy(value, s, n * sizeof(T));
+      found.index = nullptr, found.count = n;
+    }
+    i64 count = compact<T>(found, index);
+    int32_t extra[2];
+    for (int e = 0, more = extras(extra); e < more; e++) value[count] = 0, index[count++] = extra[e];
+    return count;
   }
   // What solve gave to weights, in place.
   void weights(T* kept, i64 n) const {
@@ -381,7 +410,7 @@ template <class T> struct RowMap {
     return mean;
   }
 
-  Support<T> rsoftmax(T* s, i64 n, T* value, T* room) {
+  Support<T> rsoftmax(T* s, i64 n, T* value, int32_t* index, T* room) {
     i64 allowed = 0;
     for (i64 j = 0; j < n; j += W<T>)
       allowed += __builtin_popcount(gt_bits<T>(load<T>(s + j, n - j, -INF<T>), all<T>(-INF<double>)));
@@ -392,7 +421,9 @@ template <class T> struct RowMap {
     two_ranks<T>(s, n, n - allowed + first, n - allowed + last, room, (n + 2 * W<T>), low, high);
     const T m = T(state[0]), under = low - m, over = high - m;
     const double bottom = under > -INF<T> ? double(under) : -1e300, top = over > -INF<T> ? double(over) : -1e300;
+    const double most = same<T, float> ? 1e30 : 1e290;  // from there on the cut is below all that e^z leaves
     state[1] = -(bottom + part * (top - bottom));
+    if (state[1] > most) state[1] = most;
     state[3] = part;
     i64 at = 0;
     for (; s[at] != low; at++) {}  // of equal scores, the first
@@ -400,21 +431,28 @@ template <class T> struct RowMap {
     for (at = 0; s[at] != high; at++) {}
     state[5] = double(at);
     state[6] = (top - bottom) * double(allowed - 1);
-    return keep(s, n, value);
+    const Support<T> found = keep(s, n, value, index);
+    state[7] = state[5] != state[4] && !(double(high - m) > -state[1]);
+    return found;
   }
-  Support<T> tsoftmax(T* s, i64 n, T* value) {
+  Support<T> tsoftmax(T* s, i64 n, T* value, int32_t* index) {
     i64 ties = 0, at = 0;
     const T m = T(state[0]);
     for (i64 j = 0; j < n; j++) ties += s[j] == m;
     for (; s[at] != m; at++) {}
     state[1] = param, state[4] = double(at), state[5] = double(ties);
-    return keep(s, n, value);
+    return keep(s, n, value, index);
   }
-  Support<T> keep(T* s, i64 n, T* value) {
-    state[2] = cut().keep(s, n);
-    __builtin_memcpy(value, s, n * sizeof(T));
+  Support<T> keep(T* s, i64 n, T* value, int32_t* index) {
     Support<T> found{};
-    found.status = FOUND, found.value = value, found.index = nullptr, found.count = n;
+    found.status = FOUND, found.value = value;
+    const i64 count = cut().gather(s, n, value, index);
+    found.index = count < 0 ? nullptr : index;
+    found.count = count < 0 ? n : count;
+    const T m = T(state[0]);
+    if (count < 0)
+      for (i64 j = 0; j < n; j++) value[j] = s[j] - m;
+    state[2] = cut().keep(value, found.count);
     return found;
   }
   // With q = max - t and c = 1 / (x - q) on the support: dx = p (g - mean)(1 + c), dq = -sum p (g - mean) c, and dq

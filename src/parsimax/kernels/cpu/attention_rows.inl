@@ -81,9 +81,19 @@ template <class T> inline void row_weights(T* x, i64 n, const Alpha& a, double m
 // candidates are the columns in order.
 template <class T> inline i64 compact(const Support<T>& s, int32_t* index) {
   i64 count = 0;
+  if (!s.index) {  // what is pushed never reaches beyond what was read
+    for (i64 j = 0; j < s.count; j += W<T>) {
+      const V<T> v = load<T>(s.value + j, s.count - j, T(0));
+      const unsigned in = gt_bits<T>(v, V<T>{});
+      push<T>(s.value + count, v, in);
+      push_index<T>(index + count, j, in);
+      count += __builtin_popcount(in);
+    }
+    return count;
+  }
   for (i64 j = 0; j < s.count; j++) {
     const T p = s.value[j];
-    index[count] = s.index ? s.index[j] : int32_t(j);
+    index[count] = s.index[j];
     s.value[count] = p;
     count += p > 0;
   }
