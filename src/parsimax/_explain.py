@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
+
 from .kernels import library
 from .kernels.backends import BACKENDS, EAGER, GRAPH, TRANSFORM, Backend, Request, near
 from .kernels.dispatch import request_of, wanted
@@ -14,13 +16,14 @@ MODES = {
 }
 
 
-def explain(name: str, *args: Any, **options: Any) -> str:
-    """Which back end would run a function on these arguments, and why not the others.
+def explain(name: str | torch.export.ExportedProgram, *args: Any, **options: Any) -> str:
+    """Which back end would run a function on these arguments, and why not the others; or what a program holds.
 
     The call is made up to the point where the choice falls, from the same data, so what this says is what runs.
 
     Args:
-        name: the name of a public function, such as ``"entmax"`` or ``"entmax_loss"``.
+        name: the name of a public function, such as ``"entmax"`` or ``"entmax_loss"``; or what ``torch.export.export``
+            gave, alone: the same holds for a package that AOTInductor makes of it.
         args: what it would be called with.
         options: the same, by name.
 
@@ -32,9 +35,14 @@ def explain(name: str, *args: Any, **options: Any) -> str:
         >>> print(parsimax.explain("normmax", torch.randn(2, 3), 2.0))
         normmax: torch
           cpu: not used: there is no C++ kernel for normmax
+        >>> print(parsimax.explain(torch.export.export(parsimax.Entmax15(), (torch.randn(2, 3),))))
+        exported program: needs import parsimax where it runs
+          parsimax::entmax: the kernel, or the formula where no kernel can run
     """
     from . import _public
 
+    if isinstance(name, torch.export.ExportedProgram):
+        return _held(name)
     function = getattr(_public, name, None)
     if name not in _public.__all__ or not callable(function) or isinstance(function, type):
         functions = [n for n in _public.__all__ if n.islower() and callable(getattr(_public, n))]
@@ -50,6 +58,18 @@ def explain(name: str, *args: Any, **options: Any) -> str:
     if chosen in BACKENDS and request.mode == EAGER:
         lines += [f"  {words}: {_in_mode(request._replace(mode=mode), asked)}" for mode, words in MODES.items()]
     return "\n".join(lines)
+
+
+def _held(program: torch.export.ExportedProgram) -> str:
+    """The operators of this library in a program: a whole mapping, or the search of a formula written out around it."""
+    graphs = [module.graph for module in program.graph_module.modules() if isinstance(module, torch.fx.GraphModule)]
+    targets = {str(node.target) for graph in graphs for node in graph.nodes if node.op == "call_function"}
+    own = sorted(target.split(".")[1] for target in targets if target.startswith("parsimax."))
+    if not own:
+        return "exported program: ordinary operators of torch, nothing of parsimax"
+    kernel, formula = "the kernel, or the formula where no kernel can run", "the search of a formula in plain torch"
+    lines = [f"  parsimax::{each}: {formula if each.endswith('_root') else kernel}" for each in own]
+    return "\n".join(["exported program: needs import parsimax where it runs", *lines])
 
 
 def reasons(backend: Backend, request: Request, asked: str) -> list[str]:

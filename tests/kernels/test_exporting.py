@@ -261,3 +261,41 @@ def test_trace_of_attention():
 def test_onnx_of_attention():
     sizes = ({0: BATCH, 2: LENGTH}, {0: BATCH, 2: KEYS}, {0: BATCH, 2: KEYS}, {0: BATCH, 2: LENGTH, 3: KEYS})
     assert_same_attention(exported(attend, *sequences(2, 5, 7), sizes=sizes))
+
+
+class Two(torch.nn.Module):
+    """One mapping with a kernel and one without, beside a product that a compiler can work on."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.eye(7) + 0.1)
+
+    def forward(self, x):
+        scores = x @ self.weight
+        return parsimax.entmax(scores, 1.3), parsimax.normmax(scores, 2.0)
+
+
+def programmed(kernels):
+    with torch.no_grad(), parsimax.use_kernels(kernels):
+        return torch.export.export(Two(), (draw(*SMALL).clamp(min=-9),), dynamic_shapes=({0: BATCH},))
+
+
+def test_a_program_says_what_it_holds():
+    said = parsimax.explain(programmed("torch"))
+    assert "entmax_root: the search of a formula" in said and "normmax_root: the search of a formula" in said
+    plain = torch.export.export(torch.nn.Softmax(-1), (torch.zeros(2, 3),))
+    assert "nothing of parsimax" in parsimax.explain(plain)
+
+
+@pytest.mark.skipif(parsimax.kernels.library.PROBLEM is not None, reason="the kernels were not built")
+@pytest.mark.filterwarnings("ignore::FutureWarning")  # of torch, about names of its own
+def test_aot_inductor(tmp_path):
+    """A package holds what the program held, and agrees on batches it never saw."""
+    program = programmed("auto")
+    said = parsimax.explain(program)
+    assert "entmax: the kernel" in said and "normmax_root: the search" in said
+    package = torch._inductor.aoti_compile_and_package(program, package_path=str(tmp_path / "two.pt2"))
+    run = torch._inductor.aoti_load_package(package)
+    x = torch.randn(11, 7)
+    for theirs, ours in zip(run(x), Two()(x), strict=True):
+        assert_same(theirs, ours.detach(), "package")

@@ -267,6 +267,30 @@ def test_a_hostile_checkpoint_is_refused(command, run, capsys):
 @pytest.mark.parametrize(
     "file, content, message",
     [
+        ("config.yaml", "!!python/object/apply:os.mkdir [owned]", "config.yaml is not YAML"),
+        ("config.yaml", "seed: !!python/object/apply:os.mkdir [owned]", "config.yaml is not YAML"),
+        ("run.json", '{"recipe": "os"}', "no recipe is called 'os'"),
+        ("run.json", '{"recipe": "kit.runs"}', "no recipe is called 'kit.runs'"),
+    ],
+)
+@pytest.mark.parametrize("command", [["predict"], ["eval"], ["report"], ["train", "--resume"]])
+def test_settings_of_a_stranger_run_nothing(command, file, content, message, run, capsys):
+    (run.folder / file).write_text(content)
+    assert cli.main([*command, "run"]) == 2
+    said = capsys.readouterr().err
+    assert message in said and said.count("\n") == 1 and not Path("owned").exists()
+
+
+def test_comparing_reads_no_checkpoint(run, capsys):
+    for path in (run.best, run.last, run.previous):
+        path.write_bytes(pickle.dumps(Payload()))
+    assert cli.main(["compare", "run"]) == 0
+    assert "run" in capsys.readouterr().out and not Path("owned").exists()
+
+
+@pytest.mark.parametrize(
+    "file, content, message",
+    [
         ("run.json", b"{", "run.json is damaged"),
         ("run.json", b"[]", "run.json is damaged"),
         ("run.json", b"{}", "does not say of which recipe"),
