@@ -263,7 +263,7 @@ def test_values_without_weight_do_not_count(name):
 @EVERY
 def test_second_derivatives_and_dropout(name):
     inputs = [t.requires_grad_() for t in draw(B=1, H=2, L=3, S=6, E=3, Ev=2, dtype=torch.float64)]
-    value = VALUES[name][0]
+    value = 1.7 if name == "budget_sparsemax" else VALUES[name][0]  # a whole budget may be a kink
     if setting(name).continuous:
         inputs.append(torch.full((2, 1, 1), value, dtype=torch.float64, requires_grad=True))
 

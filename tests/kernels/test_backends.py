@@ -429,7 +429,7 @@ def samples():
     yield "budget_sparsemax", (x, torch.full((1, 1), 2.0))
     yield "entmax_loss", (x, Y, None, 1.5, 0.1, None)
     yield "linear_entmax_loss", (HIDDEN.clone().requires_grad_(), WEIGHT, None, None, Y, 1.5, 0.0)
-    for i, value in enumerate((0.2, 3.0, 2.0, 0.5, 1.5, 2.0), 1):
+    for i, value in ((2, 3.0), (4, 0.5)):
         given = (None, None, value, i, True, 0.3, 0.4, seed)
         yield "_attention_fwd", (*near, *given, False)
         _, *state = torch.ops.parsimax._attention_fwd(*near, *given, True)
