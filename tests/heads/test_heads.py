@@ -295,6 +295,14 @@ def test_transforms_and_graphs_give_the_same(name):
         assert_equal(mine, true, 1e-10)
 
 
+@pytest.mark.parametrize("name", ["plif", "mixture"])
+def test_compiled_it_is_the_same(name):
+    head = made(name)
+    compiled = torch.compile(lambda h: head.loss(h, TARGET), fullgraph=True, backend="aot_eager")
+    for mine, true in zip(gradient(compiled, HIDDEN), gradient(lambda h: head.loss(h, TARGET), HIDDEN), strict=True):
+        assert_equal(mine, true, 1e-12)
+
+
 @pytest.mark.parametrize("name", ["softmax", "mixture", "rsoftmax"])
 def test_no_more_than_a_chunk_of_logits_exists(name, monkeypatch):
     """In plain torch; a vocabulary larger than the largest chunk goes a row at a time."""

@@ -106,6 +106,28 @@ def test_any_number_of_threads_gives_the_same_bits():
             assert torch.equal(mine, first)
 
 
+@pytest.mark.parametrize("kind", ["plif", "mixture-plif"])
+def test_a_training_repeats_bit_for_bit(kind):
+    def trained():
+        torch.manual_seed(0)
+        head = parsimax.make_head(kind, 8, 700, knots=1000)
+        optimiser = torch.optim.SGD(head.parameters(), 1.0)
+        hidden, target = torch.randn(600, 8), torch.randint(700, (600,))
+        for _ in range(3):
+            optimiser.zero_grad()
+            head.loss(hidden, target).backward()
+            optimiser.step()
+        return head.state_dict()
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        for (name, one), other in zip(trained().items(), trained().values(), strict=True):
+            assert torch.equal(one, other), name
+    finally:
+        torch.set_num_threads(before)
+
+
 def test_float32_with_many_knots_is_near_float64():
     torch.manual_seed(0)
     raw = math.log(math.e - 1) + torch.linspace(-14, 14, 100_000).sin()

@@ -12,11 +12,15 @@ from torch import Tensor
 from torch.nn import functional as F
 
 
+ROUNDINGS = 8  # of a log-probability: products of a whole row of the weight, and the normaliser
+
+
 @dataclass(frozen=True)
 class Spectrum:
     """Singular values of a matrix of log-probabilities, contexts × classes, from the largest to the smallest.
 
-    ``tolerance`` is what rounding alone makes of a singular value: ε · max |log p| · (√contexts + √classes).
+    ``tolerance`` is above what rounding alone makes of a singular value: 8 ε · max |log p| · (√contexts + √classes), the
+    norm of a matrix of independent errors of a few roundings each.
     """
 
     values: Tensor
@@ -85,7 +89,7 @@ def rank(model: Callable[..., Any], batches: Iterable[Any], *, width: int = 2048
     if factor is None:
         raise ValueError("rank: there are no batches")
     values = torch.linalg.svdvals(factor)[: min(contexts, classes, width)]
-    tolerance = precision * largest * (math.sqrt(contexts) + math.sqrt(classes))
+    tolerance = ROUNDINGS * precision * largest * (math.sqrt(contexts) + math.sqrt(classes))
     return Spectrum(values.cpu(), contexts, classes, tolerance)
 
 

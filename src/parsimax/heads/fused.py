@@ -7,6 +7,7 @@ sum of its row and the score of the target, so a mixture is a softmax loss over 
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +33,7 @@ class Fused:
     sigmoid: bool = False  # sigsoftmax instead of softmax
     function: Any = None  # a module with pieces
     mixture: Any = None  # a module with contexts and prior
+    reach: float = math.inf  # no score is larger in size
 
     @property
     def parameters(self) -> list[Tensor]:
@@ -117,7 +119,7 @@ class _Run:
         self.by_hidden = torch.empty_like(hidden) if self.need else None
         self.pieces: Pieces | None = None
         if plan.function is not None:
-            self.pieces = plan.function.pieces(reach(plan, hidden))
+            self.pieces = plan.function.pieces(plan.reach)
             self.sums = hidden.new_zeros(SHARES, *self.pieces.table.shape)
 
     def total(self) -> Tensor:
@@ -219,9 +221,9 @@ class _Run:
         return -torch.where(self.target[part] >= 0, likelihood.squeeze(1) * each.squeeze(1), 0).sum(dtype=torch.float64)
 
 
-def reach(plan: Fused, hidden: Tensor) -> float:
+def reach(hidden: Tensor, weight: Tensor, bias: Tensor | None) -> float:
     """No score is larger in size: |h·w + b| ≤ |h| |w| + |b|."""
-    if plan.mixture is not None or not hidden.numel():
-        return float("inf")
-    most = hidden.detach().norm(dim=1).max() * plan.weight.detach().norm(dim=1).max()
-    return float(most + (0 if plan.bias is None else plan.bias.detach().abs().max()))
+    if not hidden.numel():
+        return math.inf
+    most = hidden.detach().norm(dim=1).max() * weight.detach().norm(dim=1).max()
+    return float(most + (0 if bias is None else bias.detach().abs().max()))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -237,8 +238,10 @@ def fused_plan(head: Any, function: nn.Module | None, hidden: Tensor, mixture: A
     if not isinstance(alpha, float) or alpha != 1:
         return None
     if isinstance(function, Monotonic):
-        table = hidden.dtype == torch.float32 and mixture is None and steps_of(function.weights, reach(plan, hidden))
-        return plan if table else None
+        if hidden.dtype != torch.float32 or mixture is not None:
+            return None
+        plan = replace(plan, reach=reach(hidden, head.weight, head.bias))
+        return plan if steps_of(function.weights, plan.reach) else None
     return plan if function is None or isinstance(function, PLIF) else None
 
 

@@ -67,8 +67,8 @@ class Lm(Task[Window]):
         self.state: State = None
 
     def loss(self, batch: Window) -> Tensor:
-        state = None if batch.first or self.state is None else tuple(part.detach() for part in self.state)
-        hidden, self.state = self.model(batch.entered, state)
+        hidden, state = self.model(batch.entered, None if batch.first else self.state)
+        self.state = None if state is None else (state[0].detach(), state[1].detach())
         return self.model.head.loss(hidden, batch.wanted)
 
     def amount(self, batch: Window) -> int:
@@ -76,7 +76,7 @@ class Lm(Task[Window]):
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         super().on_save_checkpoint(checkpoint)
-        checkpoint["state of the text"] = None if self.state is None else [part.detach() for part in self.state]
+        checkpoint["state of the text"] = None if self.state is None else list(self.state)
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         super().on_load_checkpoint(checkpoint)
