@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from torch import Tensor, nn
 
-from .. import mappings
+from ..mappings import REGISTRY
 from ..structured import Structure, sparsemap, topk
 from ..structured.structure import Scores
 from ..structured.topk import listed
@@ -42,9 +42,9 @@ class Marginal(Method):
     def __init__(self, mapping: str | Callable[[Tensor], Tensor] = "sparsemax", *, most: int = 4096) -> None:
         super().__init__()
         if isinstance(mapping, str):
-            entry = mappings.REGISTRY.get(mapping)
+            entry = REGISTRY.get(mapping)
             if entry is None or entry.setting is not None:
-                plain = [name for name, each in mappings.REGISTRY.items() if each.setting is None]
+                plain = [name for name, each in REGISTRY.items() if each.setting is None]
                 raise ValueError(
                     f"Marginal: mapping is one of {', '.join(plain)}, or a function of scores, got {mapping!r}"
                 )

@@ -15,7 +15,7 @@ from typing import Any
 from .kit.recipe import About, Settings
 from .kit.settings import SettingsError, unknown
 
-SHARED = {"kit", "text"}  # folders that recipes share
+SHARED = {"images", "kit", "text"}  # folders that recipes share
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,152 @@
+"""The bit-vector VAE of Correia et al. (2020)."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ...latent import Best, Expected, expected_loss
+from ...structured import Bits
+from ..images.data import Images
+from ..images.methods import at_step, method_of, mlp
+from ..images.recipe import ImageTask
+from ..kit.batches import Shuffled
+from .settings import Settings
+
+SHOWN, SAMPLES, CHUNK = 1000, 256, 64
+
+
+class BitVAE(ImageTask):
+    """x → scores of bits → z → the levels of every pixel. The prior is uniform over the vectors that are allowed."""
+
+    monitor, mode, unit = "loss", "min", "images"
+
+    def __init__(self, settings: Settings, train: Images, val: Images) -> None:
+        own = settings.model
+        self.size, self.brightest = train.levels.shape[1], train.brightest
+
+        def make(some: list[int]) -> Tensor:
+            return train.levels[some]
+
+        super().__init__(settings.train, Shuffled(len(train), settings.train.batch, make))
+        self.settings, self.val = settings, val
+        self.encoder = mlp(self.size, own.width, own.bits)
+        self.decoder = mlp(own.bits, own.width, self.size * own.rank)
+        self.to_levels = nn.Linear(own.rank, self.brightest + 1)
+        self.method = method_of(own.method, settings.latent, self.size, own.k)
+        self.structure = Bits(at_most=own.budget or None)
+        allowed = sum(math.comb(own.bits, k) for k in range((own.budget or own.bits) + 1))
+        self.log_prior = -math.log(allowed)
+
+    def scores(self, levels: Tensor) -> Tensor:
+        scores: Tensor = self.encoder(levels.float() / self.brightest) / self.settings.model.temperature
+        return scores
+
+    def level_scores(self, z: Tensor) -> Tensor:
+        """(pairs, pixels, levels)."""
+        scores: Tensor = self.to_levels(self.decoder(z).unflatten(-1, (self.size, -1)))
+        return scores
+
+    def distortion(self, levels: Tensor, z: Tensor) -> Tensor:
+        """−log p(x | z)."""
+        scores = self.level_scores(z).flatten(0, 1)
+        return F.cross_entropy(scores, levels.long().flatten(), reduction="none").view(len(z), -1).sum(-1)
+
+    def expected(self, levels: Tensor, method: nn.Module, chunk: int | None = None) -> Expected:
+        return expected_loss(
+            self.scores(levels),
+            lambda example, z: self.distortion(levels[example], z),
+            method,  # type: ignore[arg-type]
+            structure=self.structure,
+            context=levels.float() / self.brightest,
+            chunk=chunk,
+        )
+
+    def loss(self, batch: Tensor) -> Tensor:
+        own = self.settings.latent
+        at_step(self.method, self.global_step, own)
+        out = self.expected(batch, self.method)
+        self.log("train/calls", out.calls.float().mean())
+        self.log("train/support 1", (out.calls == 1).float().mean())
+        rate = -own.entropy * out.entropy - self.log_prior
+        bound = (out.loss + rate).mean() / (self.size * math.log(2))
+        return bound + out.baseline_loss / self.size**2
+
+    def amount(self, batch: Tensor) -> int:
+        return len(batch)
+
+    @torch.no_grad()
+    def figures(self, images: Images) -> dict[str, float]:
+        """Bits a pixel by a bound on log p(x), rate and distortion in nats, of up to 1000 images."""
+        torch.manual_seed(0)
+        totals: dict[str, float] = {}
+        shown = images.levels[:SHOWN].to(self.device)
+        for levels in shown.split(CHUNK):
+            for name, value in self.measured(levels).items():
+                totals[name] = totals.get(name, 0.0) + value.sum().item() / len(shown)
+        return totals
+
+    def measured(self, levels: Tensor) -> dict[str, Tensor]:
+        out = self.expected(levels, self.method)
+        bound = self.log_likelihood(levels, out)
+        return {
+            "loss": -bound / (self.size * math.log(2)),
+            "rate": -out.entropy - self.log_prior,
+            "distortion": out.loss,
+            "calls": out.calls.float(),
+            "support 1": (out.calls == 1).float(),
+            "best distortion": self.expected(levels, Best()).loss,
+        }
+
+    def log_likelihood(self, levels: Tensor, out: Expected) -> Tensor:
+        """A lower bound on log p(x): the sum over the support, or importance-weighted samples of the softmax."""
+        if out.certificate is not None:
+            joint = torch.full((len(levels), int(out.calls.max())), -math.inf, device=levels.device)
+            rank = torch.arange(len(out.z), device=levels.device) - (out.calls.cumsum(0) - out.calls)[out.example]
+            joint = joint.index_put((out.example, rank), self.log_prior - out.losses)
+            return joint.logsumexp(-1)
+        scores = self.scores(levels)
+        weights = []
+        for _ in range(SAMPLES):
+            z = torch.bernoulli(torch.sigmoid(scores))
+            chosen = -F.binary_cross_entropy_with_logits(scores, z, reduction="none").sum(-1)
+            weights.append(self.log_prior - self.distortion(levels, z) - chosen)
+        return torch.stack(weights, -1).logsumexp(-1) - math.log(SAMPLES)
+
+    def validate(self) -> dict[str, float]:
+        return self.figures(self.val)
+
+    def describe(self, pixels: Tensor) -> list[dict[str, Any]]:
+        bits = (self.expected((pixels * self.brightest).round(), Best()).z > 0).int()
+        return [{"bits": "".join(map(str, row))} for row in bits.tolist()]
+
+    @torch.no_grad()
+    def drawn(self, z: Tensor) -> Tensor:
+        """The expected image of each vector, from 0 to 1."""
+        p = torch.softmax(self.level_scores(z), -1)
+        return (p * torch.arange(self.brightest + 1)).sum(-1) / self.brightest
+
+    @torch.no_grad()
+    def switches(self, images: Images, rows: int = 5, columns: int = 8) -> list[tuple[str, list[Tensor]]]:
+        """Images, what is drawn from their bits, and what the bits that change most change."""
+        levels = images.levels[:rows]
+        best = self.expected(levels, Best()).z
+        found = []
+        for image, z in zip(images.pixels(slice(rows)), best, strict=True):
+            flipped = z + torch.eye(len(z)) * (1 - 2 * z)
+            here, there = self.drawn(z[None])[0], self.drawn(flipped)
+            most = (there - here).abs().sum(-1).argsort(descending=True)[:columns]
+            found.append((f"bits {most.tolist()}", [image, here, *there[most]]))
+        return found
+
+    @torch.no_grad()
+    def samples(self, count: int) -> list[Tensor]:
+        """From the prior; under a budget, vectors with that many bits on."""
+        torch.manual_seed(0)
+        order = torch.rand(count, self.settings.model.bits).argsort(-1)
+        on = order < self.settings.model.budget if self.settings.model.budget else torch.rand(order.shape) < 0.5
+        return [*self.drawn(on.float())]

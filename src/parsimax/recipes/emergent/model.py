@@ -1,0 +1,118 @@
+"""Sender and receiver of Lazaridou et al. (2017), as Correia et al. (2020) train them."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ...latent import Best, Expected, expected_loss
+from ..images.data import Images
+from ..images.methods import as_vector, at_step, method_of
+from ..images.recipe import ImageTask
+from ..kit.batches import Shuffled
+from ..kit.recipe import DataError
+from .settings import Settings
+
+SHOWN = 1000  # images of an evaluation
+
+
+class Sender(nn.Module):
+    """An image → scores of the messages."""
+
+    def __init__(self, size: int, width: int, hidden: int, messages: int, temperature: float) -> None:
+        super().__init__()
+        self.embed = nn.Linear(size, width, bias=False)
+        self.wide, self.narrow = (
+            nn.Linear(1, hidden),
+            nn.Linear(hidden, 1),
+        )  # the same for each number, as a 1 × 1 filter
+        self.out = nn.Linear(width, messages)
+        self.temperature = temperature
+
+    def forward(self, x: Tensor) -> Tensor:
+        looked = self.narrow(torch.sigmoid(self.wide(self.embed(x).unsqueeze(-1)))).squeeze(-1)
+        scores: Tensor = self.out(torch.sigmoid(looked)) / self.temperature
+        return scores
+
+
+class Game(ImageTask):
+    """The receiver's loss is its surprise at the right image, in expectation over the message."""
+
+    monitor, mode, unit = "accuracy", "max", "images"
+
+    def __init__(self, settings: Settings, train: Images, val: Images) -> None:
+        own = settings.model
+        for images in (train, val):
+            if len(images) < own.candidates:
+                raise DataError(f"model.candidates={own.candidates} are more than the {len(images)} images of a split")
+        self.size, self.brightest = train.levels.shape[1], train.brightest
+        super().__init__(
+            settings.train,
+            Shuffled(len(train), settings.train.batch, lambda some: self.round(train, some)),
+        )
+        self.settings, self.val = settings, val
+        self.sender = Sender(self.size, own.width, own.hidden, own.messages, own.temperature)
+        self.look = nn.Linear(self.size, own.width)
+        self.listen = nn.Linear(own.messages, own.width, bias=False)
+        self.method = method_of(own.method, settings.latent, self.size)
+
+    def round(self, images: Images, some: list[int]) -> tuple[Tensor, Tensor]:
+        """Pixels of the right images (N, size), and of all candidates (N, candidates, size), the right one first."""
+        chance = random.Random(repr(some))
+        others = [chance.sample(range(len(images)), self.settings.model.candidates) for _ in some]
+        shown = [
+            [right, *[o for o in other if o != right]][: len(other)] for right, other in zip(some, others, strict=True)
+        ]
+        return images.pixels(some), images.pixels(torch.tensor(shown))
+
+    def play(self, x: Tensor, candidates: Tensor, method: nn.Module) -> Expected:
+        seen = self.look(candidates)
+
+        def surprise(example: Tensor, z: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+            heard = self.listen(as_vector(z, self.settings.model.messages))
+            scores = torch.einsum("pcw,pw->pc", seen[example], heard)
+            right = (scores[:, :1] > scores[:, 1:]).all(-1)
+            return -torch.log_softmax(scores, -1)[:, 0], {"right": right.float()}
+
+        return expected_loss(self.sender(x), surprise, method, context=x)  # type: ignore[arg-type]
+
+    def loss(self, batch: tuple[Tensor, Tensor]) -> Tensor:
+        own = self.settings.latent
+        at_step(self.method, self.global_step, own)
+        out = self.play(*batch, self.method)
+        self.log("train/calls", out.calls.float().mean())
+        return (out.loss - own.entropy * out.entropy).mean() + out.baseline_loss
+
+    def amount(self, batch: tuple[Tensor, Tensor]) -> int:
+        return len(batch[0])
+
+    @torch.no_grad()
+    def figures(self, images: Images) -> dict[str, float]:
+        """Every method by its most probable message; beside it the expectation of those that sum."""
+        torch.manual_seed(0)
+        x, candidates = (part.to(self.device) for part in self.round(images, [*range(min(SHOWN, len(images)))]))
+        best, own = self.play(x, candidates, Best()), self.play(x, candidates, self.method)
+        return {
+            "accuracy": best.metrics["right"].mean().item(),
+            "expected accuracy": own.metrics["right"].mean().item(),
+            "calls": own.calls.float().mean().item(),
+            "messages": float(best.z.unique().numel()),
+            "loss": best.loss.mean().item(),
+        }
+
+    def validate(self) -> dict[str, float]:
+        return self.figures(self.val)
+
+    def describe(self, pixels: Tensor) -> list[dict[str, Any]]:
+        return [{"message": message} for message in self.sender(pixels).argmax(-1).tolist()]
+
+    @torch.no_grad()
+    def shared(self, images: Images, rows: int = 10, columns: int = 10) -> list[tuple[str, list[Tensor]]]:
+        """The messages that most images share, each with some of them."""
+        message = self.sender(images.pixels()).argmax(-1)
+        found, counts = message.unique(return_counts=True)
+        kept = found[counts.argsort(descending=True, stable=True)][:rows].tolist()
+        return [(f"message {m}", [*images.pixels((message == m).nonzero()[:columns, 0])]) for m in kept]

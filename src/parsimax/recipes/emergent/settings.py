@@ -1,0 +1,34 @@
+"""Settings of the recipe ``emergent``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..images.settings import Categorical, Data, Latent, Train
+from ..kit import recipe as kit
+from ..kit.settings import group, setting
+
+
+@dataclass(frozen=True)
+class Model:
+    """A sender and a receiver."""
+
+    method: Categorical = setting("sparse", "how messages are summed or sampled")
+    messages: int = setting(256, "how many there are", low=2)
+    candidates: int = setting(16, "images among which the receiver looks", low=2)
+    width: int = setting(256, "width of the images' embeddings", low=1)
+    hidden: int = setting(128, "units that the sender looks at each number of an embedding with", low=1)
+    temperature: float = setting(1.0, "what the sender's scores are divided by", low=1e-3)
+
+
+@dataclass(frozen=True)
+class Settings(kit.Settings):
+    """All of them."""
+
+    data: Data = group(Data)
+    model: Model = group(Model)
+    latent: Latent = group(Latent, entropy=0.1)
+    train: Train = group(Train, steps=2000, eval_every=200, lr=5e-3, warmup=0, decay="none")
+
+
+ABOUT = kit.About(Settings, needs=("sklearn",))

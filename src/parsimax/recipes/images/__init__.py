@@ -1,0 +1,1 @@
+"""What recipes on images with a latent variable share."""

@@ -1,0 +1,122 @@
+"""The model of Kingma et al. (2014) as Correia et al. (2020) train it: −ELBO of class and style."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from ...latent import Best, Expected, expected_loss
+from ...losses import sparsemax_loss
+from ...mappings import softmax, sparsemax
+from ..images.data import CLASSES, Images
+from ..images.methods import as_vector, at_step, method_of, mlp
+from ..images.recipe import ImageTask
+from ..kit.batches import Shuffled
+from .settings import Settings
+
+CHUNK = 2000
+
+
+class SSVAE(ImageTask):
+    """x → class z; (x, z) → style; (style, z) → x."""
+
+    monitor, mode, unit = "accuracy", "max", "images"
+
+    def __init__(self, settings: Settings, train: Images, val: Images) -> None:
+        own = settings.model
+        self.size, self.brightest = train.levels.shape[1], train.brightest
+        known = min(settings.train.labelled, len(train))
+
+        def make(some: list[int]) -> tuple[Tensor, Tensor, Tensor]:
+            """Unlabelled pixels; and as many labelled ones, with their labels."""
+            given = [index % known for index in some]
+            return train.pixels(some), train.pixels(given), train.labels[given]
+
+        super().__init__(settings.train, Shuffled(len(train), settings.train.batch, make))
+        self.settings, self.val = settings, val
+        self.classifier = mlp(self.size, *[own.classifier] * 3, CLASSES)
+        self.encoder = mlp(self.size + CLASSES, own.width, own.width, 2 * own.style)
+        self.decoder = mlp(own.style + CLASSES, own.width, own.width, self.size)
+        self.method = method_of(own.method, settings.latent, self.size)
+        self.sparse = own.method == "sparse"
+
+    def negative_elbo(self, x: Tensor, z: Tensor) -> Tensor:
+        """−log p(x | z, style) + KL of the style, one sample of it; the prior of the class is left to the caller."""
+        mean, log_scale = self.encoder(torch.cat([x, z], -1)).chunk(2, -1)
+        style = mean + torch.randn_like(mean) * log_scale.exp()
+        logits = self.decoder(torch.cat([style, z], -1))
+        distortion = F.binary_cross_entropy_with_logits(logits, x, reduction="none").sum(-1)
+        divergence = (mean.square() + (2 * log_scale).exp() - 1 - 2 * log_scale).sum(-1) / 2
+        total: Tensor = distortion + divergence
+        return total
+
+    def supervised(self, x: Tensor, labels: Tensor) -> Tensor:
+        scores = self.classifier(x)
+        wrong = sparsemax_loss(scores, labels) if self.sparse else F.cross_entropy(scores, labels)
+        return wrong + (self.negative_elbo(x, as_vector(labels, CLASSES)).mean() + math.log(CLASSES)) / self.size
+
+    def unsupervised(self, x: Tensor) -> Expected:
+        return expected_loss(
+            self.classifier(x),
+            lambda example, z: self.negative_elbo(x[example], as_vector(z, CLASSES)),
+            self.method,
+            context=x,
+        )
+
+    def loss(self, batch: tuple[Tensor, Tensor, Tensor]) -> Tensor:
+        unlabelled, labelled, labels = batch
+        own, step = self.settings, self.global_step
+        total = self.supervised(torch.bernoulli(labelled), labels)
+        if step < own.train.supervised:
+            return total
+        at_step(self.method, step, own.latent)
+        out = self.unsupervised(torch.bernoulli(unlabelled))
+        self.log("train/calls", out.calls.float().mean())
+        bound = (out.loss - own.latent.entropy * out.entropy).mean() + math.log(CLASSES)
+        return total + own.train.unlabelled * bound / self.size + out.baseline_loss / self.size**2
+
+    def amount(self, batch: tuple[Tensor, Tensor, Tensor]) -> int:
+        return len(batch[0])
+
+    @torch.no_grad()
+    def figures(self, images: Images) -> dict[str, float]:
+        """The same questions of every method: the most probable class, and the bound with it."""
+        torch.manual_seed(0)
+        images = images.part(slice(CHUNK))
+        x = images.pixels().to(self.device).round()
+        scores, labels = self.classifier(x), images.labels.to(self.device)
+        best = expected_loss(scores, lambda e, z: self.negative_elbo(x[e], as_vector(z, CLASSES)), Best())
+        out = self.unsupervised(x)
+        return {
+            "accuracy": (scores.argmax(-1) == labels).float().mean().item(),
+            "calls": out.calls.float().mean().item(),
+            "loss": (best.loss.mean().item() + math.log(CLASSES)) / self.size,
+        }
+
+    def validate(self) -> dict[str, float]:
+        return self.figures(self.val)
+
+    def describe(self, pixels: Tensor) -> list[dict[str, Any]]:
+        p = (sparsemax if self.sparse else softmax)(self.classifier(pixels))
+        return [
+            {
+                "class": int(row.argmax()),
+                "possible": {str(i): round(row[i].item(), 6) for i in row.nonzero()[:, 0].tolist()},
+            }
+            for row in p
+        ]
+
+    @torch.no_grad()
+    def samples(self, columns: int) -> list[tuple[str, list[Tensor]]]:
+        """A row a class, a column a style."""
+        torch.manual_seed(0)
+        style = torch.randn(columns, self.settings.model.style)
+        rows = []
+        for label in range(CLASSES):
+            z = F.one_hot(torch.full((columns,), label), CLASSES).float()
+            rows.append((f"class {label}", [*torch.sigmoid(self.decoder(torch.cat([style, z], -1)))]))
+        return rows

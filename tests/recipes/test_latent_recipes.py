@@ -1,0 +1,184 @@
+"""The recipes with a latent variable: every method takes a step, and each recipe goes from training to its report."""
+
+import gzip
+import io
+import json
+import math
+import sys
+from pathlib import Path
+from typing import get_args, get_type_hints
+
+import pytest
+import torch
+
+from parsimax import cli
+from parsimax.recipes import find
+from parsimax.recipes.images.data import splits
+from parsimax.recipes.kit.recipe import DataError
+from parsimax.recipes.kit.settings import changed
+
+pytest.importorskip("sklearn")
+
+TINY = {
+    "ssvae": ["classifier=16", "width=16", "supervised=2"],
+    "emergent": ["width=16", "hidden=8", "messages=20"],
+    "bitvae": ["model.width=16", "bits=8"],
+}
+QUICK = ["steps=6", "eval_every=3", "tensorboard=false", "baseline=8"]
+METHODS = [
+    (name, method) for name in TINY for method in get_args(get_type_hints(type(find(name).settings().model))["method"])
+]
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+def task_of(name, *words):
+    entry = find(name)
+    settings = changed(entry.settings(), dict(word.split("=") for word in [*TINY[name], "baseline=8", *words]))
+    settings.check()
+    task = entry.recipe().reopen(settings, None)
+    task.log = lambda *_: None  # there is no trainer
+    return task
+
+
+@pytest.mark.parametrize(("name", "method"), METHODS)
+def test_every_method_takes_a_step(name, method):
+    task = task_of(name, f"method={method}", *(["supervised=0"] if name == "ssvae" else []))
+    batch = task.batches.make([*range(8)])
+    torch.manual_seed(0)
+    loss = task.loss(batch)
+    loss.backward()
+    assert loss.isfinite() and task.amount(batch) == 8
+    for part in ("classifier", "sender", "encoder"):
+        if hasattr(task, part):
+            assert sum(p.grad.abs().sum() for p in getattr(task, part).parameters()) > 0, part
+    task.val = task.val.part(slice(40))
+    figures = task.eval().validate()
+    assert task.monitor in figures and all(torch.tensor(value).isfinite() for value in figures.values())
+    calls = {"dense": {"ssvae": 10, "emergent": 20}.get(name), "sfe": 1, "nvil": 1, "gumbel": 1, "st-gumbel": 1}
+    calls |= {"sfe+": 2, "sum-sample": 2}
+    if method in calls:
+        assert figures["calls"] == calls[method]
+    else:
+        assert 1 <= figures["calls"] < 256
+
+
+@pytest.mark.parametrize("name", TINY)
+def test_from_training_to_report(name, capsys, monkeypatch):
+    assert cli.main(["train", name, *TINY[name], *QUICK, "--run", "run"]) == 0, capsys.readouterr().err
+    assert cli.main(["eval", "run"]) == 0
+    outputs = [json.loads(one) for one in Path("run/outputs/test.jsonl").read_text().splitlines()]
+    image = splits(None)["test"].levels[0].tolist()
+    lines = f"{' '.join(map(str, image))}\n1 2 3\nx\n{' '.join(['17'] * 64)}\n"
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(lines.encode())))
+    capsys.readouterr()
+    assert cli.main(["predict", "run"]) == 1
+    answer, *wrong = capsys.readouterr().out.splitlines()
+    assert answer == str(outputs[0][{"ssvae": "class", "emergent": "message", "bitvae": "bits"}[name]])
+    assert [one.split(":")[0] for one in wrong] == [f"#ERROR line {number}" for number in (2, 3, 4)]
+    assert cli.main(["report", "run"]) == 0
+    written = [Path(one) for one in capsys.readouterr().out.splitlines()]
+    assert len(written) >= 2 and all(path.stat().st_size > 1000 for path in written)
+
+
+def idx(path, magic, numbers, packed=False):
+    header = magic.to_bytes(4, "big") + b"".join(size.to_bytes(4, "big") for size in numbers.shape)
+    content = header + bytes(numbers.flatten().tolist())
+    path.write_bytes(gzip.compress(content) if packed else content)
+
+
+@pytest.fixture
+def mnist(tmp_path):
+    """A few images of 4 × 4 in MNIST's files; one of them is packed."""
+    root = tmp_path / "data"
+    root.mkdir()
+    for part, count in (("train", 18), ("t10k", 3)):
+        images = torch.arange(count * 16).view(count, 4, 4) % 256
+        idx(root / f"{part}-labels-idx1-ubyte", 2049, torch.arange(count) % 10)
+        packed = part == "train"
+        idx(root / f"{part}-images-idx3-ubyte{'.gz' if packed else ''}", 2051, images, packed)
+    return root
+
+
+def test_files_of_mnist(mnist):
+    parts = splits(mnist)
+    assert {name: len(part) for name, part in parts.items()} == {"train": 15, "val": 3, "test": 3}
+    assert parts["train"].levels[1].tolist() == [*range(16, 32)] and parts["val"].labels.tolist() == [5, 6, 7]
+    assert parts["test"].pixels().max() == 47 / 255 and parts["test"].side == 4
+    words = ["candidates=3", "batch=4", *TINY["emergent"], *QUICK, f"data.root={mnist}", "--run", "run"]
+    assert cli.main(["train", "emergent", *words]) == 0
+    assert [Path(name).name for name in json.loads(Path("run/data.json").read_text())["test"]] == [
+        "t10k-images-idx3-ubyte",
+        "t10k-labels-idx1-ubyte",
+    ]
+
+
+def test_too_few_images_for_a_round(mnist, capsys):
+    assert cli.main(["train", "emergent", *TINY["emergent"], *QUICK, f"data.root={mnist}", "--run", "run"]) == 2
+    assert "model.candidates=16 are more than the 15 images" in capsys.readouterr().err
+
+
+def test_files_that_are_none(mnist):
+    def fails(words):
+        splits.cache_clear()
+        with pytest.raises(DataError, match=words):
+            splits(mnist)
+
+    labels = mnist / "train-labels-idx1-ubyte"
+    idx(labels, 2049, torch.full((18,), 11))
+    fails("labels are 0 to 9, got 11")
+    idx(labels, 2049, torch.zeros(5, dtype=torch.long))
+    fails("18 images and 5 labels")
+    idx(labels, 2050, torch.zeros(18, dtype=torch.long))
+    fails("it begins with 00000802, not 00000801")
+    labels.write_bytes(labels.read_bytes()[:-2].replace(b"\x08\x02", b"\x08\x01"))
+    fails("should hold 18 bytes after its header, got 16")
+    labels.unlink()
+    fails("has neither train-labels-idx1-ubyte nor")
+
+
+@pytest.mark.parametrize(
+    ("name", "words", "said"),
+    [
+        ("ssvae", ["supervised=9", "steps=9"], "leaves no step"),
+        ("bitvae", ["budget=40"], "model.budget=40 is above model.bits=32"),
+        ("bitvae", ["budget=4", "method=sfe"], "for topk and sparsemap, not for sfe"),
+    ],
+)
+def test_settings_that_do_not_go_together(name, words, said, capsys):
+    assert cli.main(["train", name, *words]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_a_budget_is_kept():
+    task = task_of("bitvae", "budget=3")
+    out = task.expected(task.val.levels[:20], task.method)
+    assert out.z.sum(-1).max() <= 3 and task.log_prior == pytest.approx(-math.log(1 + 8 + 28 + 56))
+
+
+def test_gumbel_cools_by_the_step():
+    from parsimax.recipes.images.methods import at_step
+
+    task = task_of("ssvae", "method=gumbel")
+    seen = []
+    for step in (0, 999, 1000, 100_000):
+        at_step(task.method, step, task.settings.latent)
+        seen.append(round(task.method.temperature, 3))
+    assert seen == [1.0, 1.0, 0.905, 0.5]
+
+
+def test_the_bound_is_below_the_likelihood():
+    """With few bits the likelihood is the sum over all vectors: the sum over the support and the samples stay below."""
+    levels = splits(None)["val"].levels[:10]
+    every = torch.tensor([[float(c) for c in f"{number:08b}"] for number in range(256)])
+    for method in ("sparsemap", "topk", "sfe"):
+        torch.manual_seed(0)
+        task = task_of("bitvae", f"method={method}").eval()
+        with torch.no_grad():
+            exact = torch.stack([-task.distortion(levels, z.expand(10, 8)) for z in every], -1).logsumexp(-1)
+            exact = exact + task.log_prior
+            bound = task.log_likelihood(levels, task.expected(levels, task.method))
+        assert (bound <= exact + (1e-3 if method != "sfe" else 0.5)).all()
