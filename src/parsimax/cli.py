@@ -24,7 +24,27 @@ def _count(text: str) -> int:
 
 
 def _bench(options: argparse.Namespace) -> int:
+    if options.device != "cpu":
+        if options.markdown or options.list:
+            raise ValueError(
+                f"--markdown and --list are of the CPU's table, not of --device {options.device}; use --csv"
+            )
+        from .bench.gpu import run as run_on_gpu
+
+        return run_on_gpu(options)
     from .bench.run import run
+
+    return run(options)
+
+
+def _tune(options: argparse.Namespace) -> int:
+    from .bench.tune import run
+
+    return run(options)
+
+
+def _selftest(options: argparse.Namespace) -> int:
+    from .bench.selftest import run
 
     return run(options)
 
@@ -129,12 +149,24 @@ def parser(wanted: str = "") -> argparse.ArgumentParser:
         metavar="PATTERN",
         help="a name, a group, a part of names, or names with *; may repeat",
     )
+    bench.add_argument("--device", default="cpu", help="cpu, cuda, or interpreter: Triton's, tiny sizes (%(default)s)")
     bench.add_argument("--list", action="store_true", help="print the cases and their limits")
     bench.add_argument("--seconds", type=_positive, default=3.0, metavar="S", help="for each case (%(default)s)")
     bench.add_argument("--threads", type=_count, default=2, metavar="N", help="of torch (%(default)s)")
     bench.add_argument("--csv", metavar="FILE", help="write the figures, with machine and versions")
     bench.add_argument("--markdown", metavar="FILE", help="write the page for the docs")
     bench.set_defaults(run=_bench)
+    selftest = commands.add_parser("selftest", help="every function with kernels against float64, on a device of yours")
+    selftest.add_argument(
+        "--device", default="cpu", help="cpu, cuda, … or interpreter: Triton's, on the CPU (%(default)s)"
+    )
+    selftest.add_argument("--tiny", action="store_true", help="small sizes only, as in the interpreter")
+    selftest.add_argument("--report", metavar="FILE", help="write the results as JSON, to send back")
+    selftest.set_defaults(run=_selftest)
+    tune = commands.add_parser("tune", help="measure the launch table of the Triton kernels on a GPU, and keep it")
+    tune.add_argument("--device", default="cuda", help="cuda, or interpreter: Triton's, tiny sizes (%(default)s)")
+    tune.add_argument("--out", metavar="FILE", help="write it here (where parsimax looks for it)")
+    tune.set_defaults(run=_tune)
     info = commands.add_parser("info", help="versions, and which kernel runs for which function")
     info.set_defaults(run=_info)
     _add_recipes(commands, wanted)

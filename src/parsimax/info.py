@@ -12,6 +12,7 @@ from . import __version__, _public, structured
 from ._explain import choice, reasons
 from .kernels import dispatch, library, triton
 from .kernels.backends import near
+from .kernels.triton import table
 from .mappings import REGISTRY
 
 
@@ -47,6 +48,7 @@ def text() -> str:
         f"C++ kernels        {'loaded' if library.AVAILABLE else library.PROBLEM}",
         f"instruction set    {library.level()}",
         f"Triton kernels     {triton.PROBLEM or 'ready for a GPU'}",
+        f"their launch table {table.words()}",
         f"threads            {torch.get_num_threads()}",
         f"PARSIMAX_KERNELS   {os.environ.get('PARSIMAX_KERNELS', 'not set, so auto')}",
         "",

@@ -56,6 +56,19 @@ def test_what_does_not():
         assert reasons(name, (2, 16384)) == []
         assert reasons(name, (2, 16385)) == ["rows longer than 16384 have no kernel of this mapping"]
     assert reasons("entmax", (2, 10**6)) == []
+    assert reasons("entmax_loss") == [] and "target probabilities" in reasons("entmax_loss", soft=True)[0]
+
+
+def test_attention():
+    def reasons(size=64, **options):
+        with FakeTensorMode():
+            tensors = tuple(torch.empty(1, 2, 5, n, device="cuda") for n in (64, 64, size))
+            request = backends.Request("entmax_attention", backends.EAGER, tensors, options)
+            return backends.TRITON.reasons_against(request)
+
+    assert reasons() == [] and reasons(256) == []
+    assert reasons(257) == ["heads of more than 256 numbers have no kernel"]
+    assert reasons(dropout=0.1) == ["dropout has no kernel"]
 
 
 def test_the_longest_row_is_that_of_the_launch_table():
@@ -99,7 +112,34 @@ def test_exported_graphs_hold_the_same_operators(name):
     assert out.meta["val"].device.type == "cuda" and out.meta["val"].shape == (4, 9)
 
 
+class Attend(torch.nn.Module):
+    def forward(self, q, k, v):
+        return parsimax.entmax_attention(q, k, v, is_causal=True)
+
+
+class Loss(torch.nn.Module):
+    def forward(self, x, y):
+        return parsimax.entmax15_loss(x, y)
+
+
+@pytest.mark.parametrize("model", [Attend, Loss])
+def test_losses_and_attention_are_exported_the_same(model):
+    """Not the fused layer: indexing by a tensor asks for a real GPU, fake tensors or not."""
+    shapes, more = ([(1, 2, 5, 8)] * 3, 0) if model is Attend else ([(4, 9)], 1)
+
+    def given(device):
+        targets = [torch.zeros(4, dtype=torch.long, device=device)] * more
+        return (*(torch.empty(shape, device=device) for shape in shapes), *targets)
+
+    here = torch.export.export(model(), given("cpu"))
+    with FakeTensorMode():
+        fake = given("cuda")
+    there = torch.export.export(model(), fake)
+    assert operators(there.graph) == operators(here.graph) != []
+
+
 def test_every_operator_has_a_kernel_for_cuda():
+
     for name in triton.IMPLEMENTED:
         assert name in schemas.OPERATORS
         assert torch._C._dispatch_has_kernel_for_dispatch_key(f"parsimax::{name}", "CUDA")

@@ -181,6 +181,11 @@ def _long(request: Request) -> str | None:
     return f"rows longer than {triton.HELD} have no kernel of this mapping" if longest else None
 
 
+def _wide(request: Request) -> str | None:
+    widest = max(request.tensors[0].shape[-1], request.tensors[2].shape[-1]) > triton.WIDEST
+    return f"heads of more than {triton.WIDEST} numbers have no kernel" if widest else None
+
+
 @dataclass(frozen=True)
 class Backend:
     """A set of kernels for one kind of device."""
@@ -275,6 +280,12 @@ TRITON = Backend(
         "topk_sparsemax": (_double, _long),
         "rsoftmax": (_double, _detached, _long),
         "budget_sparsemax": (_double, _long),
+        "sparsemax_loss": (_double, *_LOSS),
+        "entmax15_loss": (_double, *_LOSS),
+        "entmax_loss": (_double, *_LOSS),
+        "fenchel_young_loss": (_double, *_LOSS),
+        "linear_entmax_loss": (_double, _soft, _smoothed_layer),
+        "entmax_attention": (_double, _dropout, _weights, _wide),
     },
 )
 BACKENDS = {backend.name: backend for backend in (CPU, TRITON)}

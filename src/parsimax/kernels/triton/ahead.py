@@ -25,6 +25,7 @@ TARGETS: dict[str, tuple[str, Any, int]] = {
 }
 SHARED = {"sm_80": 163, "sm_90": 227, "sm_100": 227, "gfx942": 64}  # KB that a program can have
 ALLOWED = 256  # bytes of spills a thread: scalars that do not fit; a tile that spills costs kilobytes
+SIZES = ("H", "KVH", "L", "S")  # integers with capital letters; other capitals are pointers
 POINTERS = {"float32": "*fp32", "bfloat16": "*bf16", "float16": "*fp16"}
 
 
@@ -73,7 +74,7 @@ def compiled(job: Job, arch: str) -> Usage:
     signature, hints = {}, {}
     for place, name in enumerate(names):
         kind = job.pointers.get(name)
-        if name in constants or (kind is None and name[0].isupper()):
+        if name in constants or (kind is None and name[0].isupper() and name not in SIZES):
             constants.setdefault(name, None)
             signature[name] = "constexpr"
             continue
@@ -119,9 +120,11 @@ def _assembled(ptx: str, cubin: bytes, version: int) -> tuple[int, int]:
 
 def jobs() -> Iterator[Job]:
     """Every kernel with every type and option that changes its code."""
-    from . import ahead_rows
+    from . import ahead_attention, ahead_losses, ahead_rows
 
     yield from ahead_rows.jobs()
+    yield from ahead_losses.jobs()
+    yield from ahead_attention.jobs()
 
 
 def main() -> int:

@@ -7,10 +7,10 @@ from typing import Any
 
 from . import launch
 from .ahead import POINTERS, Job
-from .device import entmax, gradient, order
+from .device import entmax, gradient, order, steps
 
 LENGTHS = (64, 1000, 8000, 32000, 200_000)
-KINDS = {"1.5": entmax.ENTMAX15, "2": entmax.SPARSEMAX, "α": entmax.ANY, "1": entmax.SOFTMAX, "∞": entmax.ARGMAX}
+KINDS = {"1.5": steps.ENTMAX15, "2": steps.SPARSEMAX, "α": steps.ANY, "1": steps.SOFTMAX, "∞": steps.ARGMAX}
 # The common ones: attention-sized rows, the last layer's, and long ones, for the α of most models.
 COMMON = {("float32", 64, "1.5"), ("float32", 64, "α"), ("float32", 32000, "1.5"), ("float32", 32000, "2")}
 COMMON |= {("bfloat16", 32000, "α"), ("float32", 8000, "α"), ("bfloat16", 200_000, "1.5")}

@@ -1,20 +1,24 @@
 """Launch tables: how many rows and columns a program takes, with how many warps.
 
 Apart from the kernels, as the interpreter and the compiler ahead of time need them as numbers. The numbers come from
-``python -m parsimax.kernels.triton.ahead``: the most scores a thread that spill nothing worth mentioning.
+``python -m parsimax.kernels.triton.ahead``: the most scores a thread that spill nothing worth mentioning. What
+``parsimax tune`` has measured on the GPU in use (:mod:`.table`) takes their place.
 """
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-from . import interpreter
+from . import interpreter, table
 
 WARP = 32
 MOST_WARPS = 32
 LIGHT, HEAVY, ORDERED = "light", "heavy", "ordered"
 SCORES = {LIGHT: 16, HEAVY: 8, ORDERED: 16}  # that a thread can hold, by what is done with them
 TILE = {LIGHT: 4096, HEAVY: 2048}  # columns at once of a row that is not held
+MEASURED = table.read()
+SCORES |= MEASURED.get("scores", {})
+TILE |= MEASURED.get("tile", {})
 
 
 class Rows(NamedTuple):
@@ -48,3 +52,26 @@ def rows(n: int, kind: str) -> Rows:
     if each * WARP * MOST_WARPS < R * B:
         each = SCORES[kind]
     return Rows(R, B, True, max(1, min(MOST_WARPS, R * B // (each * WARP))))
+
+
+class Attention(NamedTuple):
+    """Tiles of BM queries by BN keys."""
+
+    BM: int
+    BN: int
+    warps: int
+    stages: int
+
+
+def attention(dim: int, size: int, heavy: bool) -> Attention:
+    """For heads of up to ``dim`` numbers of ``size`` bytes; ``heavy``: powers of any α."""
+    measured = MEASURED.get("attention", {}).get(f"{power(dim)}, {size}, {heavy}")
+    if measured:
+        return Attention(*measured)
+    if interpreter.ON:
+        return Attention(32, 32, 1, 1)
+    if size == 4:  # three products for one, and twice the registers for what is multiplied
+        return Attention(16, 16, 4 if dim <= 128 else 8, 1)
+    if dim > 128:
+        return Attention(16, 16, 8, 1)
+    return Attention(32, 32, 4, 1) if dim > 64 or heavy else Attention(64, 32, 4, 1)

@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 from . import interpreter, launch
-from .device import entmax, gradient, order
+from .device import entmax, gradient, order, steps
 
 interpreter.mend()
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
-KINDS = {2.0: entmax.SPARSEMAX, 1.5: entmax.ENTMAX15, 1.0: entmax.SOFTMAX, math.inf: entmax.ARGMAX}
+KINDS = {2.0: steps.SPARSEMAX, 1.5: steps.ENTMAX15, 1.0: steps.SOFTMAX, math.inf: steps.ARGMAX}
 
 
 def options(table: launch.Rows) -> dict[str, Any]:
@@ -42,12 +42,12 @@ def alpha_of(alpha: Tensor | None, value: float, x: Tensor) -> tuple[Tensor, int
     """(memory, stride, kind)."""
     if alpha is None and value in KINDS:
         return x, 0, KINDS[value]
-    return *per_row(alpha, value, x), entmax.ANY
+    return *per_row(alpha, value, x), steps.ANY
 
 
 def effort(kind: Any) -> str:
     """By how much a score costs: powers of any α need registers."""
-    return launch.HEAVY if kind == entmax.ANY else launch.LIGHT
+    return launch.HEAVY if kind == steps.ANY else launch.LIGHT
 
 
 def _forward(
@@ -99,9 +99,9 @@ def _backward(
     if count == 0 or n == 0:
         return dx, change.zero_()
     memory, stride, kind = alpha_of(alpha, value, x)
-    if need and kind != entmax.ANY:
+    if need and kind != steps.ANY:
         memory, stride = per_row(None, value, x)
-        kind = entmax.ANY
+        kind = steps.ANY
     table = launch.rows(n, effort(kind))
     gradient.backward[(-(-count // table.R),)](
         rows, g, memory, state, dx, change if need else None, g.stride(0), stride, count, n,

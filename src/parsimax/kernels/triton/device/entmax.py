@@ -23,15 +23,8 @@ A row that a search leaves without a proof is NaN.
 import triton
 import triton.language as tl
 
-from .numbers import LN2, LOWEST, any_of, exp, expm1_over, log, log1p_over, parts, total
-
-ANY = tl.constexpr(0)
-ENTMAX15 = tl.constexpr(1)
-SPARSEMAX = tl.constexpr(2)
-SOFTMAX = tl.constexpr(3)
-ARGMAX = tl.constexpr(4)
-PROOF = tl.constexpr(2.5e-7)
-MOST = tl.constexpr(250)
+from .numbers import LN2, LOWEST, any_of, exp, log, parts, total
+from .steps import ANY, ARGMAX, ENTMAX15, MOST, SOFTMAX, SPARSEMAX, advance_any, advance_fixed
 
 
 @triton.jit
@@ -155,15 +148,7 @@ def root_fixed(X, x, rows, stride, count, n, top, dead, b, KIND: tl.constexpr, B
     i = 0
     while (tl.min(done.to(tl.int32)) == 0) & (i < MOST):
         f, U, bits = sums(X, x, rows, stride, count, n, top, bits, i == 0, E, E, b, KIND, B, ONE)
-        over = (f - 1.0).to(tl.float32)
-        U = tl.where(U > 0, U, 1.0)
-        if KIND == SPARSEMAX:
-            step = over / U
-        else:  # on the root of the sum, which is convex too and nearly straight
-            s = tl.sqrt(f.to(tl.float32))
-            step = s * over / ((1.0 + s) * U)
-        done = done | (tl.abs(over) <= PROOF)
-        E = tl.where(done, E, E - step.to(tl.float64))
+        E, done = advance_fixed(f, U, E, done, KIND)
         i += 1
     return E, done, bits
 
@@ -187,28 +172,7 @@ def root_any(X, x, rows, stride, count, n, top, dead, b, B: tl.constexpr, ONE: t
     while (tl.min(done.to(tl.int32)) == 0) & (i < MOST):
         value, U, bits = sums(X, x, rows, stride, count, n, top, bits, i == 0, E, w, b, ANY, B, ONE)
         f = tl.where(done, f, value)
-        over = (value - 1.0).to(tl.float32)
-        near = tl.abs(over) < 0.125
-        far = log(tl.maximum(value.to(tl.float32), 1e-30))
-        rho = tl.where(near, log1p_over(tl.where(near, over, 0.0), 1.0), far)
-        size = tl.where(steep, 1.0 / (1.0 + tl.abs(w.to(tl.float32))), exp(w.to(tl.float32)))
-        done = done | (size * tl.abs(rho) <= PROOF)
-        ratio = value.to(tl.float32) / tl.where(U > 0, U, 1.0)
-        step = log1p_over(expm1_over(-rho, small) * ratio, small)
-        to = E + E * b * expm1_over(step, small).to(tl.float64)
-        w = tl.where(done | steep, w, tl.maximum(w + step.to(tl.float64), least.to(tl.float64)))
-        if tl.max(steep.to(tl.int32)) > 0:
-            high = tl.where(steep & (done == 0) & (rho >= 0), E, high)
-            low = tl.where(steep & (done == 0) & (rho <= 0), E, low)
-            good = (to > low) & (to < high) & ((i < 4) | (tl.abs(rho) < 0.5 * last))
-            middle = tl.sqrt(low) * tl.sqrt(high)
-            to = tl.where(steep & (good == 0), middle, to)
-            closed = steep & (done == 0) & ((to <= low) | (to >= high))
-            open = open | closed
-            done = done | closed
-            w = tl.where(steep & (done == 0), tl.log(to) / b, w)
-            last = tl.abs(rho)
-        E = tl.where(done, E, to)
+        E, w, high, low, last, done, open = advance_any(value, U, E, w, b, high, low, last, done, open, dead, least, i)
         i += 1
     E_low, w_low, f_low = E, w, f
     if tl.max(open.to(tl.int32)) > 0:

@@ -12,8 +12,9 @@ takes away again: -e^(bw) (w (e^(bδ) - 1)/b + δ^2 G(bδ)), without a differenc
 import triton
 import triton.language as tl
 
-from .entmax import ANY, ENTMAX15, SOFTMAX, SPARSEMAX, load, logarithm, peak, relative
+from .entmax import load, logarithm, peak, relative
 from .numbers import LN2, exp, expm1_over, log, moved_by_alpha
+from .steps import ANY, ENTMAX15, SOFTMAX, SPARSEMAX
 
 
 @triton.jit

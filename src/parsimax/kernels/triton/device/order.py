@@ -7,8 +7,9 @@ that stands there. That is exact, and ties need no care.
 import triton
 import triton.language as tl
 
-from .entmax import PROOF, SPARSEMAX, curve, load, peak, relative, root_fixed
+from .entmax import curve, load, peak, relative, root_fixed
 from .numbers import LOWEST, exp, parts, total
+from .steps import PROOF, SPARSEMAX
 
 
 @triton.jit

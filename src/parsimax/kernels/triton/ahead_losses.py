@@ -1,0 +1,33 @@
+"""The loss kernels for :mod:`.ahead`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from . import launch
+from .ahead import POINTERS, Job
+from .ahead_rows import KINDS, LENGTHS, shape_of
+from .device import loss
+
+COMMON = {("float32", 32000, "1.5"), ("bfloat16", 32000, "α")}
+
+
+def jobs() -> Iterator[Job]:
+    for type_, x in POINTERS.items():
+        for n in LENGTHS:
+            for kind, number in KINDS.items():
+                shape, warps = shape_of(n, launch.HEAVY if kind == "α" else launch.LIGHT)
+                for smooth in (False, True):
+                    for weight in ("*fp64", None) if smooth else (None,):
+                        case = f"{type_}, n = {n}, α = {kind}" + (", smoothed" if smooth else "")
+                        case += ", weighted" if weight else ""
+                        common = (type_, n, kind) in COMMON and not smooth
+                        pointers = {"X": x, "Target": "*i64", "Alpha": "*fp64" if kind == "α" else x, "State": "*fp64"}
+                        pointers |= {"Weight": weight, "WeightSum": weight} if weight else {}
+                        constants = {"KIND": number.value, "SMOOTH": smooth, **shape}
+                        forward = {**pointers, "Loss": "*fp32"}
+                        by = {**constants, "BY_ALPHA": kind == "α"}
+                        numbers = ("smoothing",)
+                        yield Job(loss.forward, case, forward, by, warps, numbers=numbers, common=common)
+                        backward = {**pointers, "G": "*fp32", "Dx": x}
+                        yield Job(loss.backward, case, backward, constants, warps, numbers=numbers, common=common)

@@ -1,0 +1,173 @@
+"""The attention kernels of Triton against float64: masks, groups, α per head, odd sizes, every gradient."""
+
+import math
+
+import pytest
+import torch
+
+import interpreted
+import parsimax
+from parsimax.kernels import dispatch
+from sweep import rows, truth
+
+interpreted.only()
+from parsimax.kernels.triton import attention  # noqa: E402
+
+inf, nan = math.inf, math.nan
+
+
+def reference(f, *args):
+    with dispatch.use("torch"):
+        return f(*args)
+
+
+def drawn(*shapes, seed=0):
+    draw = torch.Generator().manual_seed(seed)
+    return [torch.randn(*shape, generator=draw) for shape in shapes]
+
+
+def compared(inputs, dtype=torch.float32, tolerance=5e-6, **options):
+    """Context and gradients by q, k, v, and by a mask and an α that are floating point."""
+    inputs = {name: t.to(dtype) if name in ("q", "k", "v") else t for name, t in inputs.items()}
+    free = [name for name, t in inputs.items() if isinstance(t, torch.Tensor) and t.is_floating_point()]
+    ours = {n: t.clone().requires_grad_() if n in free else t for n, t in inputs.items()}
+    wide = {n: t.double().requires_grad_() if n in free else t for n, t in inputs.items()}
+
+    def run(given):
+        return parsimax.entmax_attention(
+            given["q"], given["k"], given["v"], attn_mask=given.get("mask"), alpha=given.get("alpha", 1.5), **options
+        )
+
+    out, true = run(ours), reference(run, wide)
+    g = drawn(out.shape, seed=1)[0].to(dtype)
+    found = torch.autograd.grad(out, [ours[n] for n in free], g)
+    expected = reference(lambda: torch.autograd.grad(true, [wide[n] for n in free], g.double()))
+    for name, one, other in zip(["out", *free], [out, *found], [true, *expected], strict=True):
+        off = (one.double() - other).abs().max() / (1 + other.abs().max())
+        assert off < tolerance, (name, off)
+    return out
+
+
+@pytest.mark.parametrize("alpha", [1.5, 2.0, 1.3, 1.0, inf, 2.5])
+def test_odd_lengths_and_sizes(alpha):
+    q, k, v = drawn((1, 1, 37, 12), (1, 1, 70, 12), (1, 1, 70, 20))
+    compared({"q": q * 2, "k": k, "v": v, "alpha": alpha})
+
+
+@pytest.mark.parametrize("alpha", [1.5, torch.tensor([1.2, 1.9]).view(2, 1, 1)], ids=str)
+def test_causal_with_groups(alpha):
+    q, k, v = drawn((1, 2, 45, 16), (1, 1, 45, 16), (1, 1, 45, 16))
+    compared({"q": q * 2, "k": k, "v": v, "alpha": alpha}, is_causal=True, enable_gqa=True)
+
+
+def test_masks():
+    q, k, v, added = drawn((1, 2, 40, 16), (1, 2, 50, 16), (1, 2, 50, 16), (1, 2, 40, 50))
+    allowed = added > -0.5
+    allowed[0, 0, 3] = False  # nothing allowed
+    allowed[..., 32:48] = False  # a block and more that nobody sees
+    k[..., 33, :] = nan  # what is forbidden is not looked at
+    v[..., 33, :] = nan
+    given = {"q": q * 2, "k": k.nan_to_num(), "v": v.nan_to_num(), "mask": allowed}
+    true = compared(given)
+    out = parsimax.entmax_attention(q * 2, k, v, attn_mask=allowed)
+    assert torch.equal(out, true) and (out[0, 0, 3] == 0).all()
+    k, v = k.nan_to_num(), v.nan_to_num()
+    compared({"q": q * 2, "k": k, "v": v, "mask": added, "alpha": torch.tensor(1.4)})
+    padding = added[:, :1, :1].where(allowed[:, 1:, :1], -inf)
+    compared({"q": q * 2, "k": k, "v": v, "mask": padding})
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_half_types(dtype):
+    q, k, v = drawn((1, 2, 40, 16), (1, 2, 40, 16), (1, 2, 40, 16))
+    for alpha in (1.5, torch.tensor([1.3, 1.8]).view(2, 1, 1)):
+        compared({"q": q * 2, "k": k, "v": v, "alpha": alpha}, dtype, 8 * torch.finfo(dtype).eps, is_causal=True)
+
+
+@pytest.mark.parametrize("alpha", [1.2, 1.5, 2.0, 3.0])
+def test_plateaus_under_leaders(alpha):
+    """The scores come as a bias; the gradient by the bias is that of the mapping."""
+    x = rows(150, alpha, 8, 3)
+    t = truth(x, alpha)
+    q, k, v, g = drawn((8, 8), (150, 8), (150, 8), (8, 8))
+    bias = x.clone().requires_grad_()
+    out = parsimax.entmax_attention(0 * q, k, v, alpha=alpha, attn_mask=bias)
+    good = (1 + t.b * t.z / t.E).abs().amin(-1) > 1e-3 if alpha > 2 else slice(None)
+    assert ((out - t.p @ v.double()).abs()[good] <= 4e-6 * v.abs().max()).all()
+    if alpha <= 2:
+        by_p = (g @ v.t()).double()
+        dx, _, slack, _ = t.derivatives(by_p)
+        (ours,) = torch.autograd.grad(out, bias, g)
+        assert ((ours - dx).abs()[t.clear] <= (2e-5 * by_p.abs().amax() + slack)[t.clear]).all()
+
+
+def test_nearly_dense_attention_has_a_precise_gradient_by_alpha():
+    q, k, v, g = drawn((1, 3, 20, 16), (1, 3, 50, 16), (1, 3, 50, 16), (1, 3, 20, 16))
+    q, alpha = q * 0.01, torch.tensor([1.1, 1.4, 1.6]).view(3, 1, 1).requires_grad_()
+    (ours,) = torch.autograd.grad(parsimax.entmax_attention(q, k, v, alpha=alpha), alpha, g)
+    wide = alpha.detach().double().requires_grad_()
+    out = reference(lambda: parsimax.entmax_attention(q.double(), k.double(), v.double(), alpha=wide))
+    (true,) = torch.autograd.grad(out, wide, g.double())
+    assert ((ours - true).abs() < 2e-5 * true.abs().amax()).all()
+
+
+def test_a_broken_query_harms_no_other():
+    q, k, v, g = drawn((1, 1, 70, 16), (1, 1, 70, 16), (1, 1, 70, 16), (1, 1, 70, 16))
+    good = parsimax.entmax_attention(q, k, v, is_causal=True)
+    q[0, 0, 40, 3] = nan
+    leaves = [t.clone().requires_grad_() for t in (q, k, v)]
+    out = parsimax.entmax_attention(*leaves, is_causal=True)
+    rest = [i for i in range(70) if i != 40]
+    assert out[0, 0, 40].isnan().all() and torch.equal(out[0, 0, rest], good[0, 0, rest])
+    dq, dk, dv = torch.autograd.grad(out, leaves, g)
+    assert dq[0, 0, 40].isnan().all() and dq[0, 0, rest].isfinite().all()
+    for d in (dk, dv):
+        assert d[0, 0, :41].isnan().all() and d[0, 0, 41:].isfinite().all()
+
+
+def test_one_query_against_a_cache():
+    q, k, v = drawn((1, 4, 1, 16), (1, 2, 101, 16), (1, 2, 101, 16))
+    compared({"q": q, "k": k, "v": v}, enable_gqa=True)
+
+
+def test_blocks_without_support_are_not_looked_at():
+    """Two clusters of keys far apart: of the blocks of the other one nothing is live, nor is it read again."""
+    side = torch.zeros(128, 16)
+    side[:64, 0], side[64:, 0] = 12.0, -12.0
+    k = (side + drawn((128, 16))[0] * 0.3).view(1, 1, 128, 16)
+    _, _, index, *_ = attention.attention_fwd(k, k, k, None, None, 1.5, False, 0.25, True)
+    plan = attention.Plan(k, k, k, None, None, 1.5, False, 0.25)
+    flags, _, by_tile = plan.live(index)
+    flags = flags.flatten()
+    live = torch.stack([flags[t * by_tile : t * by_tile + plan.blocks] for t in range(plan.tiles)]).bool()
+    near = torch.arange(plan.blocks) < plan.blocks // 2
+    assert live.any(1).all() and not live[: plan.tiles // 2, ~near].any() and not live[plan.tiles // 2 :, near].any()
+
+
+def test_without_room_for_the_live_blocks_all_are(monkeypatch):
+    """A last tile of one query and few columns: there the backward looks at every block."""
+    monkeypatch.setattr(attention, "CAP", 0)
+    q, k, v = drawn((1, 1, 33, 8), (1, 1, 70, 8), (1, 1, 70, 8))
+    compared({"q": q * 2, "k": k, "v": v})
+
+
+def test_outputs_are_written_and_bits_repeat(monkeypatch):
+    q, k, v, g = drawn((1, 2, 20, 12), (1, 1, 50, 12), (1, 1, 50, 20), (1, 2, 20, 20))
+
+    def run():
+        leaves = [t.clone().requires_grad_() for t in (q, k, v, torch.full((2, 1, 1), 1.3))]
+        out = parsimax.entmax_attention(*leaves[:3], alpha=leaves[3], enable_gqa=True)
+        return [out.detach(), *torch.autograd.grad(out, leaves, g)]
+
+    clean = run()
+    for name in ("empty", "Tensor.new_empty"):
+        owner = torch.Tensor if "." in name else torch
+        plain = getattr(owner, name.rpartition(".")[2])
+
+        def poisoned(*args, plain=plain, **options):
+            made = plain(*args, **options)
+            return made.view(torch.uint8).fill_(255).view(made.dtype) if made.numel() else made
+
+        monkeypatch.setattr(owner, name.rpartition(".")[2], poisoned)
+    for one, other in zip(clean, run(), strict=True):
+        assert torch.equal(one, other)

@@ -1,0 +1,154 @@
+"""The loss kernels of Triton against float64: smoothing, weights, ignored and hostile rows, by tiles; the layer."""
+
+import math
+
+import pytest
+import torch
+
+import interpreted
+import parsimax
+from parsimax.kernels import dispatch
+from sweep import rows, truth
+
+interpreted.only()
+from parsimax.kernels.triton import launch, linear  # noqa: E402
+
+inf, nan = math.inf, math.nan
+LEARNED = torch.tensor([1.0, 1.0001, 1.9, 2.0, 3.0, inf, 0.5, 1.5])
+
+
+def reference(f, *args):
+    with dispatch.use("torch"):
+        return f(*args)
+
+
+def hostile(n, dtype=torch.float32):
+    draw = torch.Generator().manual_seed(n)
+    x = torch.randn(8, n, generator=draw) * 2
+    target = torch.randint(n, (8,), generator=draw)
+    target[7] = -100
+    x[6, target[6]] = 40  # a sure answer has a loss of exactly 0
+    if n > 3:
+        x[1, (target[1] + 1) % n], x[3, (target[3] + 1) % n] = -inf, nan
+        x[2, target[2]] = -inf
+        x[4] = -inf
+    return x.to(dtype), target
+
+
+def both(loss, inputs):
+    """Loss and gradients, ours and in float64."""
+    ours = [t.clone().requires_grad_() for t in inputs]
+    wide = [t.double().requires_grad_() for t in inputs]
+    draw = torch.Generator().manual_seed(0)
+    found, true = loss(*ours), reference(loss, *wide)
+    g = torch.rand(found.shape, generator=draw) + 0.5
+    own = torch.autograd.grad(found, ours, g.to(found.dtype))
+    other = reference(lambda: torch.autograd.grad(true, wide, g.to(found.dtype).double()))
+    return [found, *own], [true, *other]
+
+
+def near(ours, true, dtype, tolerance=3e-6):
+    for one, other in zip(ours, true, strict=True):
+        same = (one.double() == other) | (one.isnan() & other.isnan())  # infinities too
+        ulp = torch.finfo(dtype).eps if dtype != torch.float32 else 0
+        off = (one.double() - other).abs() - (tolerance + ulp) * (1 + other.abs())
+        assert (same | (off <= 0)).all(), (one, other)
+
+
+@pytest.fixture
+def tiled(monkeypatch):
+    monkeypatch.setattr(launch, "SCORES", {**launch.SCORES, "light": 0, "heavy": 0})
+    monkeypatch.setattr(launch, "TILE", {"light": 64, "heavy": 64})
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("smoothing", [0.0, 0.2])
+def test_losses(dtype, smoothing):
+    for n in (1, 7, 130):
+        x, target = hostile(n, dtype)
+        for alpha in (1.0, 1.5, 2.0, 1.3, inf) if dtype == torch.float32 else (1.5, 1.3):
+
+            def loss(x, target=target, alpha=alpha):
+                return parsimax.entmax_loss(x, target, alpha, reduction="none", label_smoothing=smoothing)
+
+            near(*both(loss, [x]), dtype)
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.2])
+def test_the_gradient_by_alpha(smoothing):
+    x, target = hostile(50)
+
+    def loss(x, alpha):
+        return parsimax.entmax_loss(x, target, alpha, reduction="none", label_smoothing=smoothing)
+
+    keep = [0, 1, 5, 6, 7]  # rows without NaN and infinities
+    near(*[[t[keep] for t in side] for side in both(loss, [x, LEARNED[:, None]])], torch.float32, 1e-5)
+
+
+def test_class_weights_with_smoothing():
+    x, target = hostile(50)
+    weight = torch.rand(50, generator=torch.Generator().manual_seed(1)).round(decimals=1)
+    weight[[int(target[2]), int(target[1] + 1) % 50]] = 0  # what is forbidden has no weight: the loss is finite
+
+    def loss(x):
+        return parsimax.entmax_loss(x, target, 1.4, weight=weight.to(x), reduction="none", label_smoothing=0.3)
+
+    near(*both(loss, [x]), torch.float32)
+
+
+def test_by_tiles(tiled):
+    x, target = hostile(150)
+    for alpha in (1.5, 1.3):
+
+        def loss(x, alpha=alpha):
+            return parsimax.entmax_loss(x, target, alpha, reduction="none", label_smoothing=0.1)
+
+        near(*both(loss, [x]), torch.float32)
+
+
+@pytest.mark.parametrize("alpha", [1.1, 1.5, 2.0, 3.0])
+def test_plateaus_under_leaders(alpha):
+    x = rows(200, alpha, 8, 7)
+    t, target = truth(x, alpha), torch.arange(8)
+    leaf = x.clone().requires_grad_()
+    loss = parsimax.entmax_loss(leaf, target, alpha, reduction="none")
+    expected = t.loss(target)
+    assert ((loss - expected).abs() <= 2e-6 * (1 + expected.abs())).all()
+    (dx,) = torch.autograd.grad(loss.sum(), leaf)
+    good = (1 + t.b * t.z / t.E).abs().amin(-1) > 1e-3 if alpha > 2 else slice(None)
+    assert ((dx - t.p + torch.nn.functional.one_hot(target, 200)).abs()[good] <= 2e-6).all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("options", [{}, {"softcap": 5.0}, {"label_smoothing": 0.1}], ids=str)
+def test_the_layer_with_its_loss(dtype, options, monkeypatch):
+    """Three chunks of logits, a bias, ignored rows, a learned α."""
+    monkeypatch.setattr(linear, "LOGITS", 16 * 37)
+    draw = torch.Generator().manual_seed(0)
+    shapes = [(40, 12), (37, 12), (37,)]
+    tensors = [torch.randn(*shape, generator=draw).to(dtype) for shape in shapes]
+    target = torch.randint(37, (40,), generator=draw)
+    target[::9] = -100
+    alpha = torch.linspace(1.1, 1.9, 40)[:, None]
+
+    def loss(hidden, weight, bias, alpha):
+        return parsimax.linear_entmax_loss(hidden, weight, target, alpha, bias=bias, reduction="none", **options)
+
+    ours, true = both(loss, [*tensors, alpha])
+    tolerance = 1e-5 if dtype == torch.float32 else 3e-2  # the gradient of the logits is rounded for the products
+    near(ours, true, dtype, tolerance)
+
+
+def test_outputs_are_written_and_bits_repeat(monkeypatch):
+    x, target = hostile(70)
+    alpha = torch.full((8, 1), 1.3)
+
+    def run():
+        leaves = [x.clone().requires_grad_(), alpha.clone().requires_grad_()]
+        loss = parsimax.entmax_loss(leaves[0], target, leaves[1], reduction="none", label_smoothing=0.1)
+        return [loss.detach(), *torch.autograd.grad(loss, leaves, torch.ones_like(loss))]
+
+    clean, empty = run(), torch.empty
+    monkeypatch.setattr(torch, "empty", lambda *a, **k: empty(*a, **k).view(torch.uint8).fill_(255).view(k["dtype"]))
+    for one, other in zip(clean, run(), strict=True):
+        assert torch.equal(one.nan_to_num(), other.nan_to_num())
