@@ -341,11 +341,11 @@ def test_a_row_alone_has_the_same_bits(n, dtype):
 
     choices = [[r] for r in range(37)] + [[3, 7, 36], [*range(4, 21)], [*range(36, -1, -1)]]
     functions = [parsimax.softmax, parsimax.sparsemax, parsimax.entmax15, lambda x: parsimax.entmax(x, 1.3)]
-    functions += [parsimax.sigsoftmax, lambda x: parsimax.topk_sparsemax(x, 3), parsimax.sparsehourglass]
-    functions += [partial(getattr(parsimax, name), **{s: v}) for name, s, v in SETTINGS]
-    for f, more in [*((f, ()) for f in functions), (parsimax.entmax, (alpha,))]:
+    others = [parsimax.sigsoftmax, lambda x: parsimax.topk_sparsemax(x, 3), parsimax.sparsehourglass]
+    others += [partial(getattr(parsimax, name), **{s: v}) for name, s, v in SETTINGS]
+    for f, more in [*((f, ()) for f in (*functions, *others)), (parsimax.entmax, (alpha,))]:
         every = run(f, [*range(37)], *more)
-        for rows in choices:
+        for rows in choices if f not in others else [*choices[5::9], *choices[-3:]]:
             for whole, part in zip(every, run(f, rows, *more), strict=True):
                 assert torch.equal(whole[rows].nan_to_num(9), part.nan_to_num(9)), rows
 

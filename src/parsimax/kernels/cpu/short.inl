@@ -188,12 +188,31 @@ template <class T> struct LaneKinds {
   unsigned all() const { return ALL<T> >> (W<T> - rows); }
 };
 
+// alpha = 1: softmax has no edge to look for.
+template <class T, class S> inline void soft_row(const S* x, S* p, i64 n, T* w) {
+  const Peak<T> k = peak<T>(x, n);
+  if (k.bad || k.max == -INF<T>) return fill_row(p, n, k.bad ? __builtin_nan("") : 0);
+  const V<T> max = all<T>(k.max), up = all<T>(LOG2_E);
+  Total<T> total;
+  for (i64 i = 0; i < n;) {
+    V<T> some{};
+    for (int u = 0; u < 8 && i < n; u++, i += W<T>) {
+      const V<T> r = exp2<T>((load<T>(x + i, n - i, -INF<T>) - max) * up);
+      some += r;
+      store<T, T>(w + i, r);
+    }
+    total.add(some);
+  }
+  const V<T> scale = all<T>(1 / total.get());
+  for (i64 i = 0; i < n; i += W<T>) store<S, T>(p + i, load<T>(w + i) * scale, n - i);
+}
 template <class S> inline void map_one(const parsimax::MapArgs& args, i64 r, const Scratch& sc) {
   const i64 n = args.n;
   auto x = (const S*)args.x + r * n;
   auto p = (S*)args.p + r * n;
   const Alpha a(at(args.alpha, r));
-  if (a.alpha > 2) map_row<double>(x, p, n, a, sc);  // the curve is steep at its edge
+  if (a.alpha == 1) soft_row<Compute<S>>(x, p, n, sc.numbers<Compute<S>>(0));
+  else if (a.alpha > 2) map_row<double>(x, p, n, a, sc);  // the curve is steep at its edge
   else map_row<Compute<S>>(x, p, n, a, sc, args.dense ? args.dense + r : nullptr);
 }
 template <class S> void map_block(const parsimax::MapArgs& args, i64 first, i64 last, void* scratch) {
@@ -213,14 +232,14 @@ template <class S> void map_block(const parsimax::MapArgs& args, i64 first, i64 
     if (k.two && pays) done = map_lanes<T, S, SPARSEMAX>(x, p, n, k.rows, k.alpha, stream, sc.rest(), k.two);
     if (k.half && pays) done |= map_lanes<T, S, ENTMAX15>(x, p, n, k.rows, k.alpha, stream, sc.rest(), k.half);
     if constexpr (same<T, float>)
-      if (k.other) {
+      if (const unsigned other = k.other & ~k.soft) {
         unsigned narrow = 0;
         for (int j = 0; j < k.rows; j++)
-          if (const Alpha a(k.alpha[j]); k.other >> j & 1 && maybe_narrow(x + j * n, n, a))
+          if (const Alpha a(k.alpha[j]); other >> j & 1 && maybe_narrow(x + j * n, n, a))
             narrow |= unsigned(map_narrow(x + j * n, p + j * n, n, a, args.dense ? args.dense + r + j : nullptr)) << j;
         done |= narrow;
-        if (k.other & ~narrow)
-          done |= map_lanes<T, S, GENERAL>(x, p, n, k.rows, k.alpha, stream, sc.rest(), k.other & ~narrow);
+        if (other & ~narrow)
+          done |= map_lanes<T, S, GENERAL>(x, p, n, k.rows, k.alpha, stream, sc.rest(), other & ~narrow);
       }
     for (int j = 0; j < k.rows; j++)
       if (!(done >> j & 1)) map_one<S>(args, r + j, sc);
