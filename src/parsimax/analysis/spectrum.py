@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-
 ROUNDINGS = 8  # of a log-probability: products of a whole row of the weight, and the normaliser
 
 
@@ -19,8 +18,8 @@ ROUNDINGS = 8  # of a log-probability: products of a whole row of the weight, an
 class Spectrum:
     """Singular values of a matrix of log-probabilities, contexts × classes, from the largest to the smallest.
 
-    ``tolerance`` is above what rounding alone makes of a singular value: 8 ε · max |log p| · (√contexts + √classes), the
-    norm of a matrix of independent errors of a few roundings each.
+    ``tolerance`` is above what rounding alone makes of a singular value: 8 ε · max |log p| · (√contexts + √classes),
+    the norm of a matrix of independent errors of a few roundings each.
     """
 
     values: Tensor

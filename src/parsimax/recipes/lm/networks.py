@@ -15,7 +15,8 @@ from ..kit.output import attention_words
 from .settings import Model, Settings
 
 State = tuple[Tensor, Tensor] | None
-OWN = {"monotonic": ("units",), "plif": ("knots",), "mixture": ("components",), "mixture-plif": ("components", "knots")}
+OWN = {"monotonic": ("units",), "plif": ("knots",), "mixture": ("components", "tanh")}
+OWN["mixture-plif"] = (*OWN["mixture"], "knots")
 
 
 def head_of(own: Model, size: int, embedding: nn.Embedding) -> Head:

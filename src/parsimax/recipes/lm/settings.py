@@ -36,6 +36,7 @@ class Model:
     tied: bool = setting(True, "score the words with their embedding")
     head: Kind = setting("linear", "how hidden states become probabilities: see docs/heads.md")
     components: int = setting(5, "softmaxes of a mixture", low=1)
+    tanh: bool = setting(True, "whether the contexts of a mixture go through a tanh, which holds the scores small")
     units: int = setting(100, "sigmoids of a monotonic net", low=1)
     knots: int = setting(100_000, "pieces of PLIF, an even number", low=2)
     output: Choice = group(Choice, mapping="softmax")
