@@ -84,6 +84,19 @@ def test_from_training_to_report(name, capsys, monkeypatch):
     assert len(written) >= 2 and all(path.stat().st_size > 1000 for path in written)
 
 
+@pytest.mark.parametrize(("name", "method"), [("emergent", "sfe"), ("ssvae", "gumbel")])
+def test_a_run_that_went_on_is_one_that_was_left_alone(name, method, capsys):
+    """Running means are part of the checkpoint, temperatures and samples are functions of the step."""
+    words = [*TINY[name], "eval_every=2", "tensorboard=false", f"method={method}"]
+    assert cli.main(["train", name, *words, "steps=4", "--run", "whole"]) == 0
+    assert cli.main(["train", name, *words, "steps=3", "--run", "parts"]) == 0
+    assert cli.main(["train", "--resume", "parts", "steps=4"]) == 0, capsys.readouterr().err
+    whole, parts = (
+        torch.load(f"{run}/checkpoints/last.ckpt", weights_only=True)["state_dict"] for run in ("whole", "parts")
+    )
+    assert whole.keys() == parts.keys() and all(torch.equal(whole[key], parts[key]) for key in whole)
+
+
 def idx(path, magic, numbers, packed=False):
     header = magic.to_bytes(4, "big") + b"".join(size.to_bytes(4, "big") for size in numbers.shape)
     content = header + bytes(numbers.flatten().tolist())

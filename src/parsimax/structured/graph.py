@@ -206,6 +206,8 @@ class FactorGraph:
         n, wanted = self.variables, [p for p in self.placed if p.factor.extra]
         if not scores.is_floating_point() or scores.shape[-1:] != (n,):
             raise ValueError(f"FactorGraph: scores are (…, {n}) and floating point, got {tuple(scores.shape)}")
+        if scores.device.type != "cpu":
+            raise ValueError(f"FactorGraph: scores are on the CPU, got {scores.device}")
         if len(extras) != len(wanted):
             raise ValueError(f"FactorGraph: {len(wanted)} factors have scores of their own, got {len(extras)} tensors")
         degree = self.degree()

@@ -41,7 +41,13 @@ def centred(structure: Structure, problem: Problem) -> Problem:
 
 
 def solve(structure: Structure, problem: Problem, limits: Limits, start: Start | None, kernels: bool) -> Solved:
-    """SparseMAP by the active set."""
+    """SparseMAP by the active set, on the CPU; the answer is where the scores are."""
+    device = problem.unary.device
+    if device.type != "cpu":
+        there = start and Start(start.codes.cpu(), start.weights.cpu(), start.counts.cpu())
+        codes, *rest = solve(structure, problem.on_cpu(), limits, there, False)
+        weights, counts, gap, steps = (each.to(device) for each in rest)
+        return codes.to(device), weights, counts, gap, steps
     problem = centred(structure, problem)
     if kernels:
         given: tuple[Tensor | None, Tensor | None, Tensor | None] = (None, None, None)
@@ -79,7 +85,11 @@ def solve(structure: Structure, problem: Problem, limits: Limits, start: Start |
 
 def kbest(structure: Structure, problem: Problem, k: int, kernels: bool) -> tuple[Tensor, Tensor]:
     """(codes (items, k, …), whether there are so many (items, k)) of the k best structures, best first."""
-    problem = replace(problem, unary=problem.unary.detach())
+    device = problem.unary.device
+    if device.type != "cpu":
+        codes, there = kbest(structure, problem.on_cpu(), k, False)
+        return codes.to(device), there.to(device)
+    problem = problem.on_cpu()
     if kernels:
         unary = _marked(problem.unary, problem.broken)
         codes, values = ops._kbest_structures(unary, problem.extra, structure.kind, *structure.limits, k)

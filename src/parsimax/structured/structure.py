@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import torch
@@ -30,6 +30,11 @@ class Problem:
     @property
     def items(self) -> int:
         return len(self.unary)
+
+    def on_cpu(self) -> Problem:
+        """Where the solvers are; detached."""
+        extra = None if self.extra is None else self.extra.detach().cpu()
+        return replace(self, unary=self.unary.detach().cpu(), extra=extra, broken=self.broken.cpu())
 
     def of(self, item: int) -> tuple[Tensor, Tensor | None]:
         """The scores of one item, detached."""
