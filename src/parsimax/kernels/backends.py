@@ -171,6 +171,14 @@ def _custom(request: Request) -> str | None:
     return "a structure given by an oracle in Python has no kernel" if request.options.get("custom") else None
 
 
+def _dropout(request: Request) -> str | None:
+    return "dropout has no kernel" if request.options.get("dropout") else None
+
+
+def _classes_only(request: Request) -> str | None:
+    return "target probabilities have no kernel, class indices have" if request.options.get("soft") else None
+
+
 def _double(request: Request) -> str | None:
     """Of what is mapped; a parameter may be float64."""
     return "float64 is computed by the formula, in float64" if request.tensors[0].dtype == torch.float64 else None
@@ -280,11 +288,11 @@ TRITON = Backend(
         "topk_sparsemax": (_double, _long),
         "rsoftmax": (_double, _detached, _long),
         "budget_sparsemax": (_double, _long),
-        "sparsemax_loss": (_double, *_LOSS),
-        "entmax15_loss": (_double, *_LOSS),
-        "entmax_loss": (_double, *_LOSS),
-        "fenchel_young_loss": (_double, *_LOSS),
-        "linear_entmax_loss": (_double, _soft, _smoothed_layer),
+        "sparsemax_loss": (_double, _classes_only, *_LOSS),
+        "entmax15_loss": (_double, _classes_only, *_LOSS),
+        "entmax_loss": (_double, _classes_only, *_LOSS),
+        "fenchel_young_loss": (_double, _classes_only, *_LOSS),
+        "linear_entmax_loss": (_double, _classes_only, _smoothed_layer),
         "entmax_attention": (_double, _dropout, _weights, _wide),
     },
 )

@@ -17,11 +17,13 @@ IMPLEMENTED = dict.fromkeys(
     (
         "_entmax_fwd",
         "_entmax_bwd",
+        "_entmax_dx",
         "_entmax_learned_fwd",
         "_entmax_learned_bwd",
         "_support_fwd",
         "_topk_sparsemax_fwd",
         "_rsoftmax_fwd",
+        "_rsoftmax_keep",
         "_rsoftmax_bwd",
         "_budget_fwd",
         "_budget_bwd",

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..schemas import CAP
+from ..schemas import CAP, MAPPINGS
 from . import interpreter, launch
 from .device import attention as kernels
 from .device import steps
@@ -79,6 +79,14 @@ class Plan:
         return {**self.shape, "num_warps": self.table.warps, "num_stages": self.table.stages, "enable_fp_fusion": False}
 
 
+def _check(mapping: int, dropout: float) -> None:
+    """What ``kernels/backends.py`` keeps away."""
+    if mapping or dropout:
+        raise NotImplementedError(
+            f"the Triton kernel of attention takes entmax without dropout, got {MAPPINGS[mapping]}"
+        )
+
+
 def attention_fwd(
     q: Tensor,
     k: Tensor,
@@ -86,11 +94,15 @@ def attention_fwd(
     mask: Tensor | None,
     alpha: Tensor | None,
     value: float,
+    mapping: int,
     causal: bool,
     scale: float,
+    dropout: float,
+    seed: Tensor | None,
     keep: bool,
 ) -> tuple[Tensor, ...]:
     """(context, thresholds, index, weight, count): index holds the live blocks; the last two are for the schema."""
+    _check(mapping, dropout)
     plan = Plan(q, k, v, mask, alpha, value, causal, scale)
     lead, cap = q.shape[:-1], min(CAP, k.shape[-2]) if keep else 0
     new = q.new_empty
@@ -116,14 +128,18 @@ def attention_bwd(
     mask: Tensor | None,
     alpha: Tensor | None,
     value: float,
+    mapping: int,
     causal: bool,
     scale: float,
+    dropout: float,
+    seed: Tensor | None,
     state: Tensor,
     index: Tensor,
     weight: Tensor,
     count: Tensor,
     by_mask: bool,
 ) -> tuple[Tensor, ...]:
+    _check(mapping, dropout)
     plan = Plan(q, k, v, mask, alpha, value, causal, scale)
     g, lead = unit(g), q.shape[:-1]
     dq, dk, dv = (torch.empty(t.shape, dtype=t.dtype, device=t.device) for t in (q, k, v))

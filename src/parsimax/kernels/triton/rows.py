@@ -114,6 +114,10 @@ def entmax_bwd(p: Tensor, g: Tensor, alpha: Tensor | None, value: float, need: b
     return _backward(p, g, alpha, value, None, need)
 
 
+def entmax_dx(p: Tensor, g: Tensor, alpha: float) -> Tensor:
+    return entmax_bwd(p, g, None, alpha, False)[0]
+
+
 def entmax_learned_bwd(
     p: Tensor, x: Tensor, g: Tensor, alpha: Tensor, state: Tensor, need: bool
 ) -> tuple[Tensor, Tensor]:
@@ -167,11 +171,14 @@ def rsoftmax_fwd(x: Tensor, rate: Tensor | None, value: float) -> Tensor:
     return p
 
 
+def rsoftmax_keep(x: Tensor, rate: Tensor | None, value: float) -> tuple[Tensor, Tensor]:
+    """The backward finds the cut again, so none is kept."""
+    return rsoftmax_fwd(x, rate, value), torch.empty((math.prod(x.shape[:-1]), 7), dtype=torch.float64, device=x.device)
+
+
 def rsoftmax_bwd(
-    x: Tensor, g: Tensor, rate: Tensor | None, value: float, detach: bool, need: bool
+    x: Tensor, g: Tensor, rate: Tensor | None, value: float, cuts: Tensor | None, need: bool
 ) -> tuple[Tensor, Tensor]:
-    if detach:
-        raise NotImplementedError("detach_threshold=True has no kernel")
     rows, count, n, grid, more = _held(x)
     memory, stride = per_row(rate, value, x)
     g = flat(g)
