@@ -46,7 +46,7 @@ def can_run(call: Call, mapping: str, parameter: float | Tensor, return_weights:
     """Whether kernels attend by one of ``MAPPINGS`` with this parameter: α, or what the mapping has in its place."""
     tensors = [t for t in (call.q, call.k, call.v, call.mask, parameter) if isinstance(t, Tensor)]
     name = "entmax_attention" if mapping == "entmax" else "attention"
-    return kernels_serve(name, *tensors, return_weights=return_weights, **switches)
+    return kernels_serve(name, *tensors, return_weights=return_weights, dropout=call.dropout, **switches)
 
 
 def attend(call: Call, mapping: str, parameter: float | Tensor) -> Tensor:
