@@ -54,8 +54,8 @@ def explain(name: str | torch.export.ExportedProgram, *args: Any, **options: Any
     asked = wanted()
     own = name if request.name == name else f"{name}, by {request.name}"
     chosen = choice(request, asked)
-    more = {"cpu": library.level, "triton": lambda: f"launch table {table.words()}"}.get(chosen)
-    lines = [f"{own}: {chosen}{f' ({more()})' if more else ''}"]
+    more = library.level() if chosen == "cpu" else f"launch table {table.words()}" if chosen == "triton" else ""
+    lines = [f"{own}: {chosen}{f' ({more})' if more else ''}"]
     lines += [f"  {b.name}: not used: {r}" for b in near(request, asked) for r in reasons(b, request, asked)]
     if chosen in BACKENDS and request.mode == EAGER:
         lines += [f"  {words}: {_in_mode(request._replace(mode=mode), asked)}" for mode, words in MODES.items()]

@@ -60,14 +60,16 @@ def test_what_does_not():
 
 
 def test_attention():
-    def reasons(size=64, **options):
+    def reasons(size=64, dtype=torch.bfloat16, **options):
         with FakeTensorMode():
-            tensors = tuple(torch.empty(1, 2, 5, n, device="cuda") for n in (64, 64, size))
+            tensors = tuple(torch.empty(1, 2, 5, n, device="cuda", dtype=dtype) for n in (64, 64, size))
             request = backends.Request("entmax_attention", backends.EAGER, tensors, options)
             return backends.TRITON.reasons_against(request)
 
     assert reasons() == [] and reasons(256) == []
-    assert reasons(257) == ["heads of more than 256 numbers have no kernel"]
+    assert reasons(257) == ["heads of more than 256 numbers in torch.bfloat16 have no kernel"]
+    assert reasons(128, torch.float32) == []
+    assert reasons(129, torch.float32) == ["heads of more than 128 numbers in torch.float32 have no kernel"]
     assert reasons(dropout=0.1) == ["dropout has no kernel"]
 
 

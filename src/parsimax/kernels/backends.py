@@ -190,8 +190,11 @@ def _long(request: Request) -> str | None:
 
 
 def _wide(request: Request) -> str | None:
-    widest = max(request.tensors[0].shape[-1], request.tensors[2].shape[-1]) > triton.WIDEST
-    return f"heads of more than {triton.WIDEST} numbers have no kernel" if widest else None
+    query, _, value, *_ = request.tensors
+    widest = triton.WIDEST.get(query.dtype.itemsize, 0)
+    if max(query.shape[-1], value.shape[-1]) <= widest or query.dtype == torch.float64:
+        return None
+    return f"heads of more than {widest} numbers in {query.dtype} have no kernel"
 
 
 @dataclass(frozen=True)

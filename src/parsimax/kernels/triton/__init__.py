@@ -33,7 +33,7 @@ IMPLEMENTED = dict.fromkeys(
 IMPLEMENTED |= dict.fromkeys(("_loss_fwd", "_loss_bwd"), "losses")
 IMPLEMENTED |= dict.fromkeys(("_linear_loss_fwd", "_linear_loss_bwd"), "linear")
 IMPLEMENTED |= dict.fromkeys(("_attention_fwd", "_attention_bwd"), "attention")
-WIDEST = 256  # the largest head of attention
+WIDEST = {2: 256, 4: 128}  # the largest head of attention, by the bytes of a number
 HELD = 16384  # the longest row of the mappings that need an order: launch.longest(launch.ORDERED)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from . import launch
+from . import WIDEST, launch
 from .ahead import POINTERS, Job
 from .device import attention, steps
 
@@ -17,7 +17,7 @@ COMMON = {("bfloat16", 64, "1.5", 0), ("bfloat16", 128, "α", 0)}
 
 def jobs() -> Iterator[Job]:
     for type_, x in POINTERS.items():
-        for dim in (32, 64, 128, 256):
+        for dim in (d for d in (32, 64, 128, 256) if d <= WIDEST[BYTES[type_]]):
             for kind, number in KINDS.items():
                 for words, mask in MASKS.items():
                     for causal in (True, False):

@@ -71,7 +71,5 @@ def attention(dim: int, size: int, heavy: bool) -> Attention:
     if interpreter.ON:
         return Attention(32, 32, 1, 1)
     if size == 4:  # three products for one, and twice the registers for what is multiplied
-        return Attention(16, 16, 4 if dim <= 128 else 8, 1)
-    if dim > 128:
-        return Attention(16, 16, 8, 1)
-    return Attention(32, 32, 4, 1) if dim > 64 or heavy else Attention(64, 32, 4, 1)
+        return Attention(16, 16, 4 if dim <= 64 else 8, 1)
+    return Attention(32, 32, 4, 1) if dim <= 128 else Attention(16, 16, 8, 1)

@@ -43,14 +43,14 @@ def load_beta(Alpha, sab, sah, sal, b, h, rows, L, KIND: tl.constexpr, BM: tl.co
 def load_rows(P, stride, rows, n, D: tl.constexpr, DIM: tl.constexpr):
     """(rows, D) of a matrix whose rows have DIM <= D numbers; 0 outside."""
     c = tl.arange(0, D)[None, :]
-    return tl.load(P + rows * stride + c, mask=(rows < n) & (c < DIM), other=0.0)
+    return tl.load(P + rows.to(tl.int64) * stride + c, mask=(rows < n) & (c < DIM), other=0.0)
 
 
 @triton.jit
 def load_some(P, stride, rows, n, some, D: tl.constexpr, DIM: tl.constexpr):
     """The same of some rows only, 0 for the others, be they NaN."""
     c = tl.arange(0, D)[None, :]
-    return tl.load(P + rows * stride + c, mask=(rows < n) & some & (c < DIM), other=0.0)
+    return tl.load(P + rows.to(tl.int64) * stride + c, mask=(rows < n) & some & (c < DIM), other=0.0)
 
 
 @triton.jit
@@ -67,10 +67,10 @@ def scores(q, k, scale, Mask, sml, sms, rows, cols, L, S, CAUSAL: tl.constexpr, 
     if CAUSAL:
         inside = inside & (rows >= cols)
     if MASK == 1:
-        allowed = tl.load(Mask + rows * sml + cols * sms, mask=inside, other=0)
+        allowed = tl.load(Mask + rows.to(tl.int64) * sml + cols * sms, mask=inside, other=0)
         inside = inside & (allowed != 0)
     if MASK == 2:
-        added = tl.load(Mask + rows * sml + cols * sms, mask=inside, other=float("-inf")).to(tl.float32)
+        added = tl.load(Mask + rows.to(tl.int64) * sml + cols * sms, mask=inside, other=float("-inf")).to(tl.float32)
         inside = inside & (added != float("-inf"))
         s = s + added
     return tl.where(inside, s, float("-inf"))
