@@ -133,7 +133,7 @@ class DualSource(Seq2Seq):
         return self.decoder_norm(x[:, 0]), state, (one + other)[:, 0] / 2
 
     def next_logs(self, hidden: Tensor, state: DualState) -> Tensor:
-        logs = self.output(hidden)
+        logs: Tensor = self.output(hidden)
         return logs if state.lowered is None else logs - state.lowered
 
     def hidden(self, source: Tensor, entered: Tensor) -> Tensor:

@@ -169,7 +169,7 @@ class PostEditor(Seq2Seq):
         return x[:, 0], state, seen.mean(1)[:, 0]
 
     def next_logs(self, hidden: Tensor, state: PostState) -> Tensor:
-        logs = self.output(hidden)
+        logs: Tensor = self.output(hidden)
         return logs if state.lowered is None else logs - state.lowered
 
     def hidden(self, source: Tensor, entered: Tensor) -> Tensor:

@@ -38,7 +38,8 @@ class Seq2Seq(nn.Module, ABC):
 
     def next_logs(self, hidden: Tensor, state: Any) -> Tensor:
         """The log-probabilities (B, size) that search adds up; a model may lower some, and must raise none."""
-        return self.output(hidden)
+        logs: Tensor = self.output(hidden)
+        return logs
 
     def forward(self, source: Tensor, entered: Tensor) -> Tensor:
         """The same, by which ``analysis.record`` knows where a batch begins and ends."""
