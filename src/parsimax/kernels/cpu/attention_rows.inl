@@ -65,16 +65,22 @@ template <class T, class S> inline void narrowed(const T* x, i64 count, S* out) 
     for (i64 i = 0; i < count; i += W<T>) store<S, T>(out + i, load<T>(x + i));
 }
 
-// The weights of a row of scores whose maximum and edge are known, in place. wide: room for n + PAD doubles.
+// The weights of a row of scores whose maximum and edge are known, in place; in double where float has no proof of
+// their sum. wide: room for n + PAD doubles.
 template <class T> inline void row_weights(T* x, i64 n, const Alpha& a, double max, const Edge& edge, void* wide) {
-  const auto solve = [&](auto* z) {
-    using C = std::remove_pointer_t<decltype(z)>;
-    for (i64 j = 0; j < n; j += W<C>) store<C, C>(z + j, load<C>(x + j, n - j, -INF<C>) - C(max));
-    evaluate<C, false>(a, edge, z, n, z, (double*)nullptr);
-  };
-  if (!needs_double<T>(a)) return solve(x);
-  solve((double*)wide);
-  for (i64 j = 0; j < n; j++) x[j] = T(((double*)wide)[j]);
+  T* const scores = (T*)wide + (sizeof(double) / sizeof(T) - 1) * n;  // at the end of the room, where no double is yet
+  if constexpr (!same<T, double>) __builtin_memcpy(scores, x, n * sizeof(T));
+  if (!needs_double<T>(a)) {
+    for (i64 j = 0; j < n; j += W<T>) store<T, T>(x + j, load<T>(x + j, n - j, -INF<T>) - T(max));
+    if (evaluate<T, false>(a, edge, x, n, x, (double*)nullptr) || same<T, double>) return;
+  }
+  if constexpr (!same<T, double>) {
+    double* const z = (double*)wide;
+    for (i64 j = 0; j < n; j++) z[j] = double(scores[j]) - max;  // reads what the double before it does not reach
+    store<double, double>(z + n, all<double>(-INF<double>));
+    evaluate<double, false>(a, edge, z, n, z, (double*)nullptr);
+    for (i64 j = 0; j < n; j++) x[j] = T(z[j]);
+  }
 }
 
 // What is in the support among the candidates, packed to the front of value and index; without an index the

@@ -118,7 +118,9 @@ inline void loss_grad_row(const parsimax::LossArgs& args, i64 r, const Alpha& a,
     T* value = sc.numbers<T>(0);
     const Edge e{row.w, row.E};
     const Gathered found = gather<T>((const S*)args.x + r * n, n, T(row.max), cut(a, e), value, sc.index());
-    evaluate<T, false>(a, e, value, found.count, value, (double*)nullptr);
+    const bool proved = evaluate<T, false>(a, e, value, found.count, value, (double*)nullptr);
+    if constexpr (same<T, float>)
+      if (!proved) return loss_grad_row<double, S>(args, r, a, sc);
     if (found.dense) {
       const T scale = T(g * mix.own), less = T(g * mix.rest);
       for (i64 i = 0; i < n; i += W<T>) {
@@ -198,7 +200,9 @@ inline void soft_loss_grad_row(const parsimax::LossArgs& args, i64 r, const Alph
   T* value = sc.numbers<T>(0);
   const Edge e{row.w, row.E};
   const Gathered found = gather<T>((const S*)args.x + r * n, n, T(row.max), cut(a, e), value, sc.index());
-  evaluate<T, false>(a, e, value, found.count, value, (double*)nullptr);
+  const bool proved = evaluate<T, false>(a, e, value, found.count, value, (double*)nullptr);
+  if constexpr (same<T, float>)
+    if (!proved) return soft_loss_grad_row<double, S>(args, r, a, sc);
   add(value, found.dense ? nullptr : sc.index(), found.count);
 }
 enum LossPass { LOSS, LOSS_GRAD, SOFT_LOSS, SOFT_LOSS_GRAD };

@@ -266,9 +266,9 @@ template <class T, class S> inline Gathered gather(const S* x, i64 n, T m, doubl
   return {n, true};
 }
 
-// alpha > 2: p is steep near the edge, so what rounding leaves of the mass goes along the slope (a Newton step on p),
-// and entries at the very edge, where (1e-16)^(1/b) is not small, get what the others leave.
-inline void evaluate_steep(const Alpha& a, const Edge& e, double* z, i64 count, double& pz) {
+// alpha > 2: p is steep near the edge, so what rounding leaves of the mass goes along the slope (Newton steps on p),
+// and entries at the very edge, where (1e-16)^(1/b) is not small, get what the others leave. True if the sum of p is 1.
+inline bool evaluate_steep(const Alpha& a, const Edge& e, double* z, i64 count, double& pz) {
   using T = double;
   const double w = e.w < 0 ? -e.w : e.w, top = exp(e.w);
   double K = a.b / e.E, nearest = (8 + 4 * a.b * (w + 1)) * 2.3e-16, brim = 1;
@@ -279,21 +279,35 @@ inline void evaluate_steep(const Alpha& a, const Edge& e, double* z, i64 count, 
   if (brim <= 0) K = -1 / brim;
   const Curve<T> curve(a.b, K);
   const V<T> edge = all<T>(brim);
-  V<T> y, mass{}, slope{}, ties{}, along{};
+  V<T> y, mass{}, slopes{}, ties{}, along{};
   for (i64 i = 0; i < count; i += W<T>) {
     const V<T> v = load<T>(z + i), r = curve.at(v, y), kept = v == edge ? V<T>{} : r;
     mass += kept;
-    slope += v == edge ? V<T>{} : r / y;
+    slopes += v == edge ? V<T>{} : r / y;
     ties += v == edge ? all<T>(1) : V<T>{};
   }
-  const double left = 1 - top * sum<T>(mass), held = sum<T>(ties);
-  const V<T> share = all<T>(held > 0 && left > 0 ? left / held : 0), tilt = all<T>(held > 0 ? 0 : left / sum<T>(slope));
+  const double left = 1 - top * sum<T>(mass), held = sum<T>(ties), slope = sum<T>(slopes);
+  const V<T> share = all<T>(held > 0 && left > 0 ? left / held : 0);
+  double tilt = held > 0 && left > 0 ? 0 : left / slope;
+  const auto weight = [&](V<T> v) {
+    const V<T> r = curve.at(v, y);
+    return v == edge ? share : positive<T>(r * top + r / y * tilt);
+  };
+  bool proved = false;
+  for (int turn = 0; turn < 4 && !proved; turn++) {
+    V<T> whole{};
+    for (i64 i = 0; i < count; i += W<T>) whole += weight(load<T>(z + i));
+    const double off = 1 - sum<T>(whole);
+    proved = small(off, PROOF<T>);
+    if (!proved) tilt += off / slope;
+  }
   for (i64 i = 0; i < count; i += W<T>) {
-    const V<T> v = load<T>(z + i), r = curve.at(v, y), p = v == edge ? share : positive<T>(r * top + r / y * tilt);
+    const V<T> v = load<T>(z + i), p = weight(v);
     along += p > 0 ? p * v : V<T>{};
     store<T, T>(z + i, p);
   }
   pz = sum<T>(along);
+  return proved;
 }
 
 // z -> p, in place or (dense rows) into another array of any storage type, with the sum of p z if asked for. True if
@@ -336,10 +350,10 @@ inline bool evaluate(const Alpha& a, const Edge& e, T* z, i64 count, O* out, dou
     if (a.kind == GENERAL &&
         a.alpha > 2) {  // the bracket of its search has closed, and what is left of the mass is dealt out
       double along = 0;
-      evaluate_steep(a, e, z, count, along);
+      const bool proved = evaluate_steep(a, e, z, count, along);
       for (i64 i = 0; i < count; i += L) put(i, load<T>(z + i));
       if constexpr (PZ) *pz = along;
-      return true;
+      return proved;
     }
   auto keep = [&](i64 i, V<T> r) { store<T, T>(z + i, r); };
   if (a.kind == ARGMAX) each([&](V<T> v) { return v == 0 ? all<T>(1) : V<T>{}; }, keep);
