@@ -33,9 +33,9 @@ def explain(name: str | torch.export.ExportedProgram, *args: Any, **options: Any
 
     Example:
         >>> import torch, parsimax
-        >>> print(parsimax.explain("normmax", torch.randn(2, 3), 2.0))
-        normmax: torch
-          cpu: not used: there is no C++ kernel for normmax
+        >>> print(parsimax.explain("rsoftmax", torch.randn(2, 3), 0.5, detach_threshold=True))
+        rsoftmax: torch
+          cpu: not used: detach_threshold=True has no kernel
         >>> print(parsimax.explain(torch.export.export(parsimax.Entmax15(), (torch.randn(2, 3),))))
         exported program: needs import parsimax where it runs
           parsimax::entmax: the kernel, or the formula where no kernel can run

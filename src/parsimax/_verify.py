@@ -227,6 +227,7 @@ def _functions() -> dict[CodeType, Callable[[dict[str, Any]], str]]:
     for entry in REGISTRY.values():
         known[entry.function.__code__] = _labelled(entry.name)
     known[functional._entmax_attention.__code__] = _labelled("entmax")
+    known[functional._fused_attention.__code__] = lambda given: str(given["name"])
     known[functional._plain_attention.__code__] = lambda given: str(given["mapping"].func.__name__)
     for name, function in vars(sys.modules.get("entmax", object)).items():  # the peer package, if the model uses it
         if name in PEER:

@@ -50,6 +50,8 @@ CALLS = {
     "normmax 3": ("normmax", (X,), {"alpha": 3.0}),
     "segment_entmax": ("segment_entmax", (X, Y), {"alpha": 1.3}),
     "segment_sparsemax": ("segment_sparsemax", (X, Y), {}),
+    "segment_entmax15": ("segment_entmax15", (X, Y), {}),
+    "segment_softmax": ("segment_softmax", (X, Y), {}),
     "support": ("support", (X,), {"max_size": 5}),
     "sparsemax_loss": ("sparsemax_loss", (X, Y), {}),
     "entmax15_loss, smoothed": ("entmax15_loss", (X, Y), {"label_smoothing": 0.1}),
@@ -303,7 +305,8 @@ def test_info_lists_every_function_with_a_choice_and_no_other():
 
 
 def test_the_grid_has_every_function_with_a_choice():
-    assert {*info._samples()} <= {function for function, _, _ in CALLS.values()}
+    structures = {"sparsemap", "structured_topk"}  # tests/structured
+    assert {*info._samples()} - structures <= {function for function, _, _ in CALLS.values()}
 
 
 @pytest.fixture
@@ -336,8 +339,6 @@ def test_kernels_of_another_device_are_not_replaced_by_these(second, counted):
     assert not counted
     parsimax.sparsemax(X)
     assert counted
-    assert "gpu: not used: a tensor is on cpu, the GPU kernels run on cuda" in parsimax.explain("sparsemax", X)
-    assert "gpu: a tensor is on cpu" in info.text()
 
 
 def test_a_machine_without_a_device_is_not_told_to_miss_its_kernels(second, monkeypatch):

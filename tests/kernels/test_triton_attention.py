@@ -135,7 +135,7 @@ def test_blocks_without_support_are_not_looked_at():
     side = torch.zeros(128, 16)
     side[:64, 0], side[64:, 0] = 12.0, -12.0
     k = (side + drawn((128, 16))[0] * 0.3).view(1, 1, 128, 16)
-    _, _, index, *_ = attention.attention_fwd(k, k, k, None, None, 1.5, False, 0.25, True)
+    _, _, index, *_ = attention.attention_fwd(k, k, k, None, None, 1.5, 0, False, 0.25, 0.0, None, True)
     plan = attention.Plan(k, k, k, None, None, 1.5, False, 0.25)
     flags, _, by_tile = plan.live(index)
     flags = flags.flatten()

@@ -196,8 +196,13 @@ def attention(
     if parameter is not None:
         switches = {name: settings.get(name) for name in entry.switches}
         if fused.can_run(call, entry.name, parameter, return_weights, **switches):
-            return fused.attend(call, entry.name, parameter)
+            return _fused_attention(call, entry.name, parameter)
     return _plain_attention(call, partial(entry.function, **settings), return_weights)
+
+
+def _fused_attention(call: Call, name: str, parameter: float | Tensor) -> Tensor:
+    """By a kernel of the mapping ``name``, as ``verify`` counts it."""
+    return fused.attend(call, name, parameter)
 
 
 def _parameter(entry: Entry, settings: dict[str, Any], call: Call) -> float | Tensor | None:

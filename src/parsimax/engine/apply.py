@@ -65,8 +65,9 @@ def apply(
     last = dim == x.dim() - 1  # on a tiny tensor a view that changes nothing costs as much as the kernel
     rows = x if last else x.movedim(dim, -1)
     if kernels_serve(where, rows, *values, **options) and kernel is not None:
-        run = kernel.operator if torch.compiler.is_compiling() else kernel
-        p = run(rows if rows.dtype == out else rows.to(out), *values)
+        rows = rows if rows.dtype == out else rows.to(out)
+        graph = torch.compiler.is_compiling()  # which is compiled for packed results: packed rows give them
+        p = kernel.operator(rows.contiguous(), *values) if graph else kernel(rows, *values)
         return p if last else p.movedim(-1, dim)
     domains = tuple((p.domain, fallback(p.domain)) for p in parameters)
     rule = kernel.rule if kernel is not None and kernel.rule_from_output else None

@@ -43,15 +43,19 @@ def _steep(request: Request) -> str | None:
 
 
 def _far_norm(request: Request) -> str | None:
-    """Powers of the distance from the threshold are steep above 2 and huge towards 1: float64 takes the formula."""
-    alpha = request.options.get("alpha")
-    if alpha is None or request.tensors[0].dtype != torch.float64:
+    """Powers of the distance from the threshold are steep above 2, and in float64 huge towards 1: only the formula is
+    exact where a score lies at the threshold itself.
+    """
+    alpha, double = request.options.get("alpha"), request.tensors[0].dtype == torch.float64
+    if alpha is None:
         return None
     if isinstance(alpha, Tensor) and request.mode != EAGER:
-        return "float64 scores with a tensor alpha, which may be outside [1.1, 2], where only the formula is exact"
+        return "a tensor alpha, which may be above 2, where only the formula is exact"
     given = alpha.detach() if isinstance(alpha, Tensor) else torch.tensor(float(alpha))
-    far = bool((((given > 1) & (given < 1.1)) | ((given > 2) & (given < math.inf))).any())
-    return "float64 scores with an alpha outside [1.1, 2], where only the formula is exact" if far else None
+    if bool(((given > 2) & (given < math.inf)).any()):
+        return "an alpha above 2, where only the formula is exact"
+    near = double and bool(((given > 1) & (given < 1.1)).any())
+    return "float64 scores with an alpha below 1.1, where only the formula is exact" if near else None
 
 
 def _sized_by_values(request: Request) -> str | None:

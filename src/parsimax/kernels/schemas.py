@@ -44,7 +44,7 @@ def operator(schema: str) -> Callable[[Shapes], Shapes]:
 
 
 def like(x: Tensor, *_: Any) -> Tensor:
-    """A packed tensor of the shape and type of ``x``."""
+    """A packed tensor of the shape and type of ``x``. Rows along another dimension may stay as they lie in memory."""
     return x.new_empty(x.shape)
 
 

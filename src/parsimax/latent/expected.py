@@ -10,13 +10,14 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils.checkpoint import checkpoint
 
 from ..structured import Distribution
 
 Losses = Tensor | tuple[Tensor, dict[str, Tensor]]
 LossOf = Callable[[Tensor, Tensor], Losses]
+
+BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 
 
 @dataclass(frozen=True)
@@ -99,7 +100,7 @@ def _watching_for_batch_norm() -> Iterator[None]:
     seen: list[str] = []
 
     def look(module: nn.Module, _: Any) -> None:
-        if isinstance(module, _BatchNorm) and module.training and not seen:
+        if isinstance(module, BATCH_NORMS) and module.training and not seen:
             seen.append(type(module).__name__)
 
     hook = nn.modules.module.register_module_forward_pre_hook(look)

@@ -116,7 +116,7 @@ def segment_entmax(
         >>> import torch, parsimax
         >>> scores = torch.tensor([1.0, 0.5, -1.0, 3.0, 2.9])
         >>> parsimax.segment_entmax(scores, torch.tensor([0, 0, 0, 1, 1]), 1.25)
-        tensor([0.6315, 0.3451, 0.0235, 0.5250, 0.4750])
+        tensor([0.6315, 0.3451, 0.0235, 0.5297, 0.4703])
 
     A segment costs as much as the longest one; memory grows with the entries alone.
     """
