@@ -271,6 +271,8 @@ def test_a_damaged_gz_is_named(harm, tmp_path):
     (tmp_path / "x.gz").write_bytes(harm(whole))
     with pytest.raises(DataError, match=r"cannot read .*x\.gz, it is damaged or cut off"):
         files.lines(tmp_path / "x.gz")
+    with pytest.raises(DataError, match=r"cannot read .*none: No such file"):
+        files.lines(tmp_path / "none")
 
 
 @pytest.mark.parametrize("codec", [Symbols, Pieces])
