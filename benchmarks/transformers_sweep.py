@@ -298,7 +298,8 @@ The checks: **softmax** against the model's own attention; **entmax**, α = 1.5,
 entmax in the place of softmax; **cache**, one more token with a cache against all tokens at once; **reload**, saved and
 loaded by the plain `from_pretrained` with a learned α. A check that does not apply to a model (no cache, an eager
 function that does more than softmax) is left out. *Layers* are those that asked for their mapping in the pass, of all
-that have one.
+that have one. A row is of the last time that its type was tried: the script tries some types again and keeps the rest,
+so that rows may be older than the versions above.
 
 """
 

@@ -15,6 +15,7 @@ import torch
 
 from parsimax import cli
 from parsimax.recipes.ape import mistakes
+from parsimax.recipes.ape.answers import answer, unread
 from parsimax.recipes.ape.bert import config_of, folder_of, pretrained
 from parsimax.recipes.ape.dual import DualSource
 from parsimax.recipes.ape.edits import edits, rendered
@@ -23,13 +24,13 @@ from parsimax.recipes.ape.layers import Shape
 from parsimax.recipes.ape.model import SHARING, PostEditor, outside, segments
 from parsimax.recipes.ape.noise import Statistics, worsened, write_noise
 from parsimax.recipes.ape.pieces import WordPieces
-from parsimax.recipes.ape.settings import Data, Model, Settings
+from parsimax.recipes.ape.settings import Data, Model, Options, Settings
 from parsimax.recipes.ape.triplets import Triplet, read
 from parsimax.recipes.kit.choice import Choice
 from parsimax.recipes.kit.recipe import DataError
 from parsimax.recipes.text.codec import BOS, EOS, PAD, UNK
 from parsimax.recipes.text.seq2seq.exact import exact
-from parsimax.recipes.text.seq2seq.search import beam
+from parsimax.recipes.text.seq2seq.search import Found, Hypothesis, beam
 from parsimax.recipes.text.seq2seq.transformer import Shape as PlainShape
 
 transformers = pytest.importorskip("transformers")
@@ -270,6 +271,10 @@ def test_edits_and_spelling():
     names, places = [word for word, _ in words], [place for _, place in words]
     assert rendered(machine, places, names, names) == "The Cat, (she) sat"
     assert rendered(machine, places, names, ["the", "dog", ",", "sat"]) == "The dog, sat"
+    assert rendered(machine, places, names, [*names[-1:], *names[:-1]]) == "sat The Cat, (she)"
+    assert rendered(machine, places, names, [*names[1:], "the"]) == "Cat, (she) sat The", (
+        "moved words keep their letters"
+    )
     assert rendered("", [], [], ["new", "words"]) == "new words"
 
 
@@ -392,6 +397,9 @@ def test_a_folder_of_transformers_goes_in(tmp_path, capsys):
     (folder / "vocab.txt").write_text("\n".join(words))
     assert config_of(folder_of(str(folder)))["hidden_size"] == 16 and pretrained(folder).config.hidden_size == 16
     root = triplet_files(tmp_path / "data", 12)
+    for part in ("src", "mt", "pe"):  # more than the BERT has positions: not read, and in nobody's way
+        with (root / f"dev.{part}").open("a") as file:
+            file.write("and " * 50 + "\n")
     words = [
         f"model.bert={folder}",
         f"data.root={root}",
@@ -404,6 +412,7 @@ def test_a_folder_of_transformers_goes_in(tmp_path, capsys):
     (folder / "model.safetensors").unlink()
     assert cli.main(["eval", "run"]) == 0
     assert "TER doing nothing" in capsys.readouterr().out
+    assert cli.main(["report", "run"]) == 0
 
 
 def answered(monkeypatch, capsys, text, *options):
@@ -476,6 +485,26 @@ def test_the_average_of_the_weights_is_what_answers():
         tied.decoder[0].own.projections.key.weight.data_ptr() == tied.encoder[0].own.projections.key.weight.data_ptr()
     )
     assert not any(parameter.requires_grad for parameter in tied.parameters())
+
+
+def test_what_cannot_be_post_edited_is_left_as_it_is():
+    from parsimax.recipes.ape.recipe import RECIPE
+    from parsimax.recipes.kit.settings import changed
+
+    settings = changed(Settings(), {"model.pretrain": "0", "model.layers": "1"})
+    pairs = RECIPE.pairs(settings, "val")[:4]
+    task = RECIPE._task(settings, RECIPE.learn(settings, pairs), pairs, pairs)
+    machine = "FOUR  \u2603 four"  # a snowman is no word to it
+    found = Found([Hypothesis((), -math.inf)], False, 0)
+    plain = answer(task, machine, [BOS, EOS, EOS], found, 8, Options())
+    assert plain.lines == (machine,) and "left as it is" in plain.notes[-1]
+    known = json.loads(answer(task, machine, [BOS, EOS, EOS], found, 8, Options(json=True)).lines[0])
+    assert known["outputs"][0]["text"] == machine and {edit["edit"] for edit in known["edits"]} == {"keep"}
+    for one in (
+        answer(task, machine, [BOS, EOS, EOS], found, 8, Options(nbest=2)),
+        unread(machine, 8, Options(nbest=2)),
+    ):
+        assert one.lines == (f"1\t0\t-\t{machine}",)
 
 
 def test_noise_from_the_command_line(tmp_path, capsys):

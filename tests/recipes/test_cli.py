@@ -182,6 +182,14 @@ def test_wrong_arguments_are_refused(arguments, capsys):
     assert "usage" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("command", ["bench", "selftest", "tune"])
+def test_a_device_that_is_not_there_is_said_in_one_line(command, capsys):
+    device = "cuda:99" if torch.cuda.is_available() else "cuda"
+    assert cli.main([command, "--device", device]) == 2
+    said = capsys.readouterr().err
+    assert f"--device {device} cannot be used here" in said and said.count("\n") == 1
+
+
 def test_control_c_is_one_line(monkeypatch, capsys):
     def interrupted(options):
         raise KeyboardInterrupt

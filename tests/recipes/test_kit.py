@@ -9,7 +9,7 @@ from typing import Literal
 
 import pytest
 
-from parsimax.recipes import RECIPES, find
+from parsimax.recipes import RECIPES, commands, find
 from parsimax.recipes.inflection import harmony
 from parsimax.recipes.inflection.symbols import Symbols
 from parsimax.recipes.kit import runs
@@ -46,6 +46,17 @@ class Outer:
     on: bool = setting(True, "a switch")
     names: tuple[str, ...] = setting((), "several")
     steps: int = setting(10, "a count", low=1)
+
+
+def test_the_extra_has_what_recipes_need():
+    """Who lacks a package is told to install parsimax[recipes]."""
+    project = (Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8")
+    extra = re.search(r"^recipes = \[(.*)\]$", project, re.MULTILINE)
+    assert extra is not None
+    packages = {re.split("[>=;]", name)[0] for name in re.findall(r'"([^"]+)"', extra[1])}
+    called = {"sklearn": "scikit-learn", "arff": "liac-arff", "yaml": "pyyaml"}
+    needed = {name for entry in RECIPES.values() for name in (*commands.NEEDED, *entry.about.needs)}
+    assert {called.get(name, name) for name in needed} <= packages
 
 
 def test_words_become_typed_values():
@@ -260,6 +271,8 @@ def test_a_damaged_gz_is_named(harm, tmp_path):
     (tmp_path / "x.gz").write_bytes(harm(whole))
     with pytest.raises(DataError, match=r"cannot read .*x\.gz, it is damaged or cut off"):
         files.lines(tmp_path / "x.gz")
+    with pytest.raises(DataError, match=r"cannot read .*none: No such file"):
+        files.lines(tmp_path / "none")
 
 
 @pytest.mark.parametrize("codec", [Symbols, Pieces])

@@ -59,6 +59,9 @@ def test_arff_dense_and_sparse_are_the_same():
     assert dense.numbers.tolist() == [[1, 1, 0, 2], [3, 0, 1, 4], [5, 1, 0, 6], [-7, 0, 1, 8], [9, 1, 0, 0]]
     assert dense.labels.int().tolist() == [[0, 1, 0], [1, 0, 1], [0, 0, 0], [1, 1, 1], [0, 1, 1]]
     assert torch.equal(dense.numbers, sparse.numbers) and torch.equal(dense.labels, sparse.labels)
+    file = mulan("c", DENSE.replace("% a", "  % a")) / "x-train.arff"
+    file.write_text(file.read_text().replace("@data", "@DATA % rows"))
+    assert len(data.load(Data(root=Path("c")), "train").numbers) == 4
 
 
 def test_rows_are_held_out_once():
@@ -77,6 +80,8 @@ def test_rows_are_held_out_once():
         (lambda t: t.replace("3,green", "3,blue"), "line 13: a value is not one of its attribute's"),
         (lambda t: t.replace("3,green,0,1,1", "3,green,0,1,2"), "line 13: the label c must be 0 or 1, got 2"),
         (lambda t: t.replace("3,green", "?,green"), "line 13: one is missing"),
+        (lambda t: t.replace("3,green", "nan,green"), "line 13: one must be a number of float32, got nan"),
+        (lambda t: t.replace("3,green", "1e40,green"), "line 13: one must be a number of float32, got 1e+40"),
         (lambda t: t.replace("attribute a", "attribute A"), "x.xml: no column is called 'a'"),
         (lambda t: t.partition("1,red")[0], "has no rows"),
         (lambda t: "garbage", "x-train.arff, line 1: not ARFF"),

@@ -57,9 +57,11 @@ class Result:
 def prepared(device: str) -> torch.device:
     """The device to put tensors on; the interpreter has to be chosen before Triton is imported."""
     if device != INTERPRETER:
-        found = torch.device(device)
-        torch.empty(1, device=found)  # says what is wrong if it is not there
-        return found
+        try:
+            return torch.empty(1, device=device).device
+        except (RuntimeError, AssertionError) as error:  # the latter where torch is built without CUDA
+            why = str(error).partition("\n")[0].partition(". ")[0]
+            raise ValueError(f"--device {device} cannot be used here: {why}; give cpu, cuda or {INTERPRETER}") from None
     os.environ["TRITON_INTERPRET"] = "1"
     from ..kernels import backends, triton  # with the first the C++ kernels are there, whose place these take
 

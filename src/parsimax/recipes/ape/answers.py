@@ -19,7 +19,8 @@ def unread(machine: str, most: int, options: Options) -> Answer:
     """What is too long to be read is left as it is."""
     note = f"more than the {most} tokens of a text that the model reads: the machine output is left as it is"
     known = {"machine": machine, "outputs": [], "edits": [], "unread": True}
-    return Answer((json.dumps(known, ensure_ascii=False) if options.json else machine,), (note,))
+    plain = f"1\t0\t-\t{machine}" if options.nbest else machine
+    return Answer((json.dumps(known, ensure_ascii=False) if options.json else plain,), (note,))
 
 
 def answer(task: PostEditing, machine: str, row: list[int], found: Found, longest: int, options: Options) -> Answer:
@@ -37,12 +38,12 @@ def answer(task: PostEditing, machine: str, row: list[int], found: Found, longes
     words, places = [word for word, _ in parts], [place for _, place in parts]
 
     def spelled(text: str) -> str:
-        return rendered(machine, places, words, text.split())
+        return rendered(machine, places, words, text.split()) if found.ended else machine
 
     said = tuple(lines(task, row, found, options, spelled))
     if not options.json:
         return Answer(said, notes)
-    made = edits(words, codec.text(found.best.tokens).split())
+    made = edits(words, codec.text(found.best.tokens).split() if found.ended else words)
     known: dict[str, Any] = {
         **json.loads(said[0]),
         "edits": [{"edit": one.kind, "old": one.old, "new": one.new} for one in made],

@@ -56,7 +56,7 @@ def _with_shifts(found: list[Edit]) -> list[Edit]:
 
 
 def rendered(machine: str, places: Sequence[tuple[int, int]], words: Sequence[str], output: Sequence[str]) -> str:
-    """The output as a text: words that the machine had keep their letters and the space before them.
+    """The output as a text: words that the machine had keep their letters, and if they stay the space before them.
 
     Args:
         machine: the machine output as it was written.
@@ -72,6 +72,7 @@ def rendered(machine: str, places: Sequence[tuple[int, int]], words: Sequence[st
                 close = index > 0 and places[index - 1][1] == start and text
                 text += ("" if close or not text else " ") + machine[start:end]
         else:
-            for word in edit.new:
+            moved = places[edit.at : edit.at + len(edit.old)] if edit.kind == "shift" else ()
+            for word in [machine[start:end] for start, end in moved] or edit.new:
                 text += (" " if text else "") + word
     return text

@@ -19,6 +19,7 @@ from ..text.seq2seq.examples import Examples
 from ..text.seq2seq.model import Seq2Seq
 from ..text.seq2seq.outputs import found_for
 from ..text.seq2seq.recipe import Pairs, TextRecipe
+from ..text.seq2seq.report import report as attention_report
 from ..text.seq2seq.transformer import Shape as PlainShape
 from . import bert, mistakes, triplets
 from .answers import answer, unread
@@ -117,6 +118,8 @@ class Ape(TextRecipe[Query, Options]):
                 f"or data.longest={data.longest}"
             )
         judged = [index for index, pair in enumerate(val) if _fits(codec.source(pair[0]), codec.target(pair[1]), most)]
+        if val and not judged:
+            raise DataError(f"all {len(val)} validation triplets have a text of more than {most or LONGEST} tokens")
         return PostEditing(
             model,
             codec,
@@ -152,11 +155,18 @@ class Ape(TextRecipe[Query, Options]):
         return Evaluation({"triplets": len(rows), "not read": read.count(False), **figures, **rest}, rows)
 
     def report(self, task: Any, settings: Settings, run: Run, folder: Path) -> list[Path]:
+        """Of the triplets that the model can read."""
         folder.mkdir(parents=True, exist_ok=True)
-        at_once = isinstance(task.answering, PostEditor)
-        whole = super().report(task, settings, run, folder) if at_once else []
-        pairs = self.pairs(settings, "val")
-        return [*whole, *report(task.answering, task.codec, pairs, settings.search, run, folder)]
+        model, codec, most = task.answering, task.codec, _most(task.answering)
+        pairs = [
+            (source, target)
+            for source, target in self.pairs(settings, "val")
+            if _fits(codec.source(source), codec.target(target), most)
+        ]
+        whole = []
+        if isinstance(model, PostEditor):
+            whole = attention_report(model, codec, Examples.of(pairs, codec), settings.search, run, folder)
+        return [*whole, *report(model, codec, pairs, settings.search, run, folder)]
 
     def check(self, task: Any, query: Query, options: Options) -> None:
         if not query.source.strip() and not query.machine.strip():

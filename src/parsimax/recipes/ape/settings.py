@@ -48,7 +48,7 @@ class Model:
     inner: int = setting(128, "width inside the feed-forward layers, for tiny and dual-source", low=1)
     pretrain: int = setting(300, "steps in which the tiny BERT learns to fill gaps before it post-edits", low=0)
     dropout: float = setting(0.1, "of embeddings and layers", low=0, high=0.9)
-    attention_dropout: float = setting(0.0, "of attention weights; 0 lets the kernels train", low=0, high=0.9)
+    attention_dropout: float = setting(0.0, "of attention weights", low=0, high=0.9)
     smoothing: float = setting(0.1, "label smoothing", low=0, high=0.5)
     encoder: Choice = group(Choice, mapping="softmax")
     decoder: Choice = group(Choice, mapping="softmax")

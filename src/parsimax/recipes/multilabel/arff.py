@@ -96,5 +96,6 @@ def _numbers(value: Any, kind: list[str] | None) -> list[float]:
 
 def _places(text: list[str]) -> list[int]:
     """The lines of the rows, from 1 on."""
-    start = next(at for at, line in enumerate(text) if line.strip().lower() == "@data")
-    return [at for at, line in enumerate(text[start + 1 :], start + 2) if line.strip() and not line.startswith("%")]
+    start = next(at for at, line in enumerate(text) if line.strip().lower().startswith("@data"))
+    rows = enumerate(map(str.strip, text[start + 1 :]), start + 2)
+    return [at for at, line in rows if line and not line.startswith("%")]

@@ -106,6 +106,11 @@ def _read(path: Path, labels: list[str], xml: Path | None) -> Rows:
     if not off:
         raise DataError(f"{path} has no column that is not a label")
     table = torch.tensor(values, dtype=torch.float32)
+    wrong = (~table.isfinite()).nonzero()
+    if len(wrong):
+        row, column = wrong[0].tolist()
+        value = f"{values[row][column]:g}"
+        raise DataError(f"{path}, line {places[row]}: {columns[column]} must be a number of float32, got {value}")
     marks = table[:, on]
     wrong = ((marks != 0) & (marks != 1)).nonzero()
     if len(wrong):

@@ -28,8 +28,10 @@ def lines(path: Path) -> list[str]:
     """The lines without their ends. An empty file and bytes that are not UTF-8 are refused."""
     try:
         content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
-    except (OSError, EOFError, zlib.error) as error:
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise DataError(f"cannot read {path}, it is damaged or cut off: {error}") from None
+    except OSError as error:
+        raise DataError(f"cannot read {path}: {error.strerror or error}") from None
     content = content.removeprefix(codecs.BOM_UTF8)
     if not content.strip():
         raise DataError(f"{path} is empty")
