@@ -149,6 +149,21 @@ def test_a_mapping_without_an_entropy_has_a_floor(name, cut):
     assert_equal(head.loss(HIDDEN, TARGET), -(p + 1e-8).log().mean(), 1e-9)
 
 
+@pytest.mark.parametrize("reduction", ["sum", "none"])
+def test_classes_of_probability_0_leave_the_gradient_of_a_mixture_whole(reduction, cut):
+    """The logarithm of 0 has no gradient: it must not reach the prior as NaN."""
+    head, keep = made("mixture, sparsemax"), TARGET >= 0
+    hidden = HIDDEN.clone().requires_grad_()
+    inputs = [hidden, *head.parameters()]
+    each = head.mapping(head.latent(hidden) @ head.weight.T + head.bias)
+    p = (head.log_prior(hidden).exp().unsqueeze(-1) * each).sum(-2)
+    assert (p == 0).any()
+    wanted = torch.autograd.grad(-(p[keep].gather(-1, TARGET[keep, None]) + 1e-8).log().sum(), inputs)
+    found = torch.autograd.grad(head.loss(hidden, TARGET, reduction=reduction).sum(), inputs)
+    for a, b in zip(found, wanted, strict=True):
+        assert_equal(a, b, 1e-9)
+
+
 @pytest.mark.parametrize("name", SMOOTH)
 def test_gradcheck(name, monkeypatch):
     monkeypatch.setattr(chunks, "FEW", 0)
