@@ -88,7 +88,13 @@ def _codes_of(structure: Structure, problem: Problem, target: Tensor, where: str
         raise ValueError(
             f"{where}: the target of {structure} has whole numbers from 0 to {most}, got {target.tolist()}"
         )
-    return structure.encode(target.reshape(problem.items, *shape[len(problem.batch) :]))
+    codes = structure.encode(target.reshape(problem.items, *shape[len(problem.batch) :]))
+    if not bool((held := structure.holds(codes)).all()):
+        item = int((~held).nonzero()[0, 0])
+        raise ValueError(
+            f"{where}: a target is one of the structures of {structure}, got {codes[item].tolist()} for item {item}"
+        )
+    return codes
 
 
 def _objective(structure: Structure, scores: Scores, structures: Tensor, p: Tensor, example: Tensor) -> Tensor:
