@@ -84,6 +84,7 @@ def _codes_of(structure: Structure, problem: Problem, target: Tensor, where: str
     if tuple(target.shape) != shape:
         raise ValueError(f"{where}: the target of {structure} is {shape} for these scores, got {tuple(target.shape)}")
     most = parts[-1] - 1 if labelled else 1
+    target = target.int() if target.dtype == torch.bool else target
     if target.numel() and not bool(((target >= 0) & (target <= most) & (target == target.round())).all()):
         raise ValueError(
             f"{where}: the target of {structure} has whole numbers from 0 to {most}, got {target.tolist()}"
