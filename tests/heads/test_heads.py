@@ -238,7 +238,12 @@ def test_batches_of_nothing_and_bad_rows(name, cut):
     assert head.loss(empty, torch.empty(0, dtype=torch.long), reduction="none").shape == (0,)
     head.loss(empty, torch.empty(0, dtype=torch.long), reduction="sum").backward()
     assert (head.weight.grad == 0).all()
-    assert head.loss(HIDDEN, torch.full((N,), -100)).isnan()
+    inputs = [HIDDEN.clone().requires_grad_(), *head.parameters()]
+    ignored = head.loss(inputs[0], torch.full((N,), -100))
+    assert ignored.isnan()  # and the model is not spoiled, as with cross-entropy
+    assert all((g == 0).all() for g in torch.autograd.grad(ignored, inputs))
+    nothing = head.loss(empty, torch.empty(0, V, dtype=torch.float64))
+    assert nothing.isnan() and all((g == 0).all() for g in torch.autograd.grad(nothing, [*head.parameters()]))
     assert head.loss(HIDDEN[0], torch.tensor(3)).shape == ()
     bad = HIDDEN.clone()
     bad[4] = NAN  # its target is ignored
@@ -285,6 +290,8 @@ def test_errors_say_what_was_given(name):
         head.loss(HIDDEN, TARGET, weight=CLASS_WEIGHT.clone().requires_grad_())
     with pytest.raises(ValueError, match="classes must be 1 or more"):
         parsimax.LinearHead(3, 0)
+    with pytest.raises(TypeError, match="mixture-plif has a PLIF as its function"):
+        parsimax.make_head("mixture-plif", 3, 4, function=torch.nn.Identity())
 
 
 @pytest.mark.parametrize("name", ["sigsoftmax", "plif", "monotonic", "mixture"])
