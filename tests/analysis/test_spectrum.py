@@ -52,8 +52,10 @@ def test_a_causal_model_and_what_is_no_model():
     assert rank(model, [{"input_ids": ids}]).rank == rank(model, ids.split(2)).rank == 8
     with pytest.raises(TypeError, match="must give log-probabilities"):
         rank(lambda batch: "words", [ids])
-    with pytest.raises(ValueError, match="no batches"):
-        rank(model, [])
+    for nothing in ([], [CONTEXTS[:0]]):
+        with pytest.raises(ValueError, match="no contexts"):
+            rank(head("linear"), nothing)
+    assert rank(head("linear"), [CONTEXTS[:0], CONTEXTS]).contexts == len(CONTEXTS)
     with pytest.raises(ValueError, match="not finite"):
         rank(parsimax.LinearHead(D, V, "sparsemax"), [5 * CONTEXTS])
 

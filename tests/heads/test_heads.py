@@ -149,6 +149,21 @@ def test_a_mapping_without_an_entropy_has_a_floor(name, cut):
     assert_equal(head.loss(HIDDEN, TARGET), -(p + 1e-8).log().mean(), 1e-9)
 
 
+@pytest.mark.parametrize("reduction", ["sum", "none"])
+def test_classes_of_probability_0_leave_the_gradient_of_a_mixture_whole(reduction, cut):
+    """The logarithm of 0 has no gradient: it must not reach the prior as NaN."""
+    head, keep = made("mixture, sparsemax"), TARGET >= 0
+    hidden = HIDDEN.clone().requires_grad_()
+    inputs = [hidden, *head.parameters()]
+    each = head.mapping(head.latent(hidden) @ head.weight.T + head.bias)
+    p = (head.log_prior(hidden).exp().unsqueeze(-1) * each).sum(-2)
+    assert (p == 0).any()
+    wanted = torch.autograd.grad(-(p[keep].gather(-1, TARGET[keep, None]) + 1e-8).log().sum(), inputs)
+    found = torch.autograd.grad(head.loss(hidden, TARGET, reduction=reduction).sum(), inputs)
+    for a, b in zip(found, wanted, strict=True):
+        assert_equal(a, b, 1e-9)
+
+
 @pytest.mark.parametrize("name", SMOOTH)
 def test_gradcheck(name, monkeypatch):
     monkeypatch.setattr(chunks, "FEW", 0)
@@ -223,7 +238,12 @@ def test_batches_of_nothing_and_bad_rows(name, cut):
     assert head.loss(empty, torch.empty(0, dtype=torch.long), reduction="none").shape == (0,)
     head.loss(empty, torch.empty(0, dtype=torch.long), reduction="sum").backward()
     assert (head.weight.grad == 0).all()
-    assert head.loss(HIDDEN, torch.full((N,), -100)).isnan()
+    inputs = [HIDDEN.clone().requires_grad_(), *head.parameters()]
+    ignored = head.loss(inputs[0], torch.full((N,), -100))
+    assert ignored.isnan()  # and the model is not spoiled, as with cross-entropy
+    assert all((g == 0).all() for g in torch.autograd.grad(ignored, inputs))
+    nothing = head.loss(empty, torch.empty(0, V, dtype=torch.float64))
+    assert nothing.isnan() and all((g == 0).all() for g in torch.autograd.grad(nothing, [*head.parameters()]))
     assert head.loss(HIDDEN[0], torch.tensor(3)).shape == ()
     bad = HIDDEN.clone()
     bad[4] = NAN  # its target is ignored
@@ -270,6 +290,8 @@ def test_errors_say_what_was_given(name):
         head.loss(HIDDEN, TARGET, weight=CLASS_WEIGHT.clone().requires_grad_())
     with pytest.raises(ValueError, match="classes must be 1 or more"):
         parsimax.LinearHead(3, 0)
+    with pytest.raises(TypeError, match="mixture-plif has a PLIF as its function"):
+        parsimax.make_head("mixture-plif", 3, 4, function=torch.nn.Identity())
 
 
 @pytest.mark.parametrize("name", ["sigsoftmax", "plif", "monotonic", "mixture"])

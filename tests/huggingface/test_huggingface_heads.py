@@ -2,7 +2,16 @@
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, BertConfig, BertForMaskedLM, GPT2Config, GPT2LMHeadModel, GPT2Model
+from transformers import (
+    AutoModelForCausalLM,
+    BertConfig,
+    BertForMaskedLM,
+    Gemma2Config,
+    Gemma2ForCausalLM,
+    GPT2Config,
+    GPT2LMHeadModel,
+    GPT2Model,
+)
 
 import parsimax
 from parsimax.huggingface import replace_head, sparsify
@@ -84,6 +93,11 @@ def test_what_cannot_be_done_is_said(tmp_path):
         replace_head(gpt2(), "plof")
     with pytest.raises(TypeError, match="function must be a number or a name"):
         replace_head(gpt2(), "mixture", function=parsimax.PLIF(10))
+    own = {"vocab_size": 40, "hidden_size": 8, "num_hidden_layers": 1, "intermediate_size": 8, "head_dim": 4}
+    capped = Gemma2ForCausalLM(Gemma2Config(num_attention_heads=2, num_key_value_heads=1, **own))
+    with pytest.raises(ValueError, match=r"behind the output layer \(final_logit_softcapping=30"):
+        replace_head(capped)
+    assert isinstance(capped.lm_head, torch.nn.Linear)
     gpt2().save_pretrained(tmp_path)
     config = replace_head(gpt2(), "plif", knots=100).config
     with pytest.raises(ValueError, match=r"does not hold the parameters of the output head.*raw_slopes"):

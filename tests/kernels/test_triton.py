@@ -6,11 +6,15 @@ import json
 import os
 import subprocess
 import sys
+from argparse import Namespace
 from pathlib import Path
 
 import pytest
 
 import interpreted
+from parsimax.bench import tune
+from parsimax.kernels import triton
+from parsimax.kernels.triton import launch
 
 pytestmark = [
     pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed"),
@@ -90,6 +94,23 @@ def test_what_was_tuned_is_what_is_launched(tmp_path):
     out.write_text("[")
     ran = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True)
     assert "is no launch table" in ran.stderr and "parsimax tune" in ran.stderr
+
+
+def test_what_is_built_in_is_among_what_is_tried(monkeypatch):
+    """Else the fastest of those tried might be slower than what tuning takes the place of."""
+    monkeypatch.setattr(launch, "MEASURED", {})
+    for size, widest in triton.WIDEST.items():
+        for dim in (32, 64, 128, 256):
+            if dim <= widest:
+                assert {tuple(launch.attention(dim, size, heavy)) for heavy in (False, True)} <= {*tune.BLOCKS}, dim
+    assert {launch.SCORES[kind] in tune.SCORES[kind] for kind in tune.SCORES} == {True}
+    assert {*launch.TILE.values()} <= {*tune.TILES}
+
+
+def test_tuning_needs_triton(monkeypatch):
+    monkeypatch.setattr(triton, "PROBLEM", "Triton is not installed")
+    with pytest.raises(RuntimeError, match="tune: Triton is not installed"):
+        tune.run(Namespace(device="cpu", out=None))
 
 
 def test_a_device_that_is_not_there_is_said_so():

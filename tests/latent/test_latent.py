@@ -180,6 +180,35 @@ def test_entropies_of_the_softmax():
     torch.testing.assert_close(out.entropy, -(q * q.log()).sum((-1, -2)))
 
 
+@pytest.mark.parametrize("method", [ScoreFunction(samples=3), Gumbel(), SumAndSample(1)], ids=str)
+def test_what_is_forbidden_has_no_share_and_no_gradient(method):
+    """A score of -inf: entropy, loss and gradients are those without it, as with methods that sum."""
+    scores = normal(3, N)
+    scores[:, 2] = -math.inf
+    scores.requires_grad_()
+    left = [0, 1, 3, 4]
+    out = expected_loss(scores, lambda e, z: of_index(e, z) if z.dim() == 1 else (z * TABLE[e]).sum(-1), method)
+    entropy = torch.distributions.Categorical(logits=scores[:, left]).entropy()
+    torch.testing.assert_close(out.entropy, entropy)
+    torch.testing.assert_close(gradient(out.entropy, scores), gradient(entropy, scores))
+    assert gradient(out.loss, scores).isfinite().all()
+    if isinstance(method, SumAndSample):
+        return
+    bits = expected_loss(scores, lambda e, z: z.sum(-1), method, structure=st.Bits())
+    entropy = torch.distributions.Bernoulli(logits=scores[:, left]).entropy().sum(-1)
+    torch.testing.assert_close(bits.entropy, entropy)
+    torch.testing.assert_close(gradient(bits.entropy, scores), gradient(entropy, scores))
+    assert (bits.z[:, 2] == 0).all()
+    by_loss = gradient(bits.loss, scores)
+    assert by_loss.isfinite().all() and (by_loss[:, 2] == 0).all()
+
+
+@pytest.mark.parametrize("method", [Marginal(), TopK(2), ScoreFunction("second-sample"), Gumbel(), SumAndSample(1)])
+def test_a_batch_of_nothing(method):
+    out = expected_loss(torch.zeros(0, N), lambda e, z: z.float().view(len(e), -1 if len(e) else 1)[:, 0], method)
+    assert out.loss.shape == out.entropy.shape == out.calls.shape == (0,)
+
+
 def test_the_running_mean_and_the_network_learn():
     torch.manual_seed(0)
     scores, mean = normal(3, N), ScoreFunction("mean")

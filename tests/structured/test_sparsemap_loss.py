@@ -82,6 +82,11 @@ def test_one_of_is_the_loss_of_sparsemax():
     torch.testing.assert_close(mine, parsimax.sparsemax_loss(scores, target), rtol=0, atol=1e-12)
 
 
+def test_a_target_of_booleans():
+    scores, on = torch.tensor([[0.3, -1.0], [2.0, 0.1]]), torch.tensor([[True, False], [False, True]])
+    assert sparsemap_loss(scores, on, st.Bits()) == sparsemap_loss(scores, on.float(), st.Bits())
+
+
 def test_reductions_types_and_spoiled_items():
     twin = TWINS["permutation"]
     scores, right = twin.scores(3, 1.0).float(), targets(twin, 3)[1]

@@ -32,6 +32,35 @@ CASES = {
         lambda: sparsemap(X, st.Bits(), rule="active-set", start=sparsemap(X[:2], st.Bits())),
         r"start is of scores \(2, 4\), and does not fit those given, \(3, 4\)",
     ),
+    "start of a closed form": (
+        lambda: sparsemap(X, st.Bits(), start=sparsemap(X, st.Bits())),
+        "start is for the rule active-set, not for staircase",
+    ),
+    "support of a closed form": (lambda: sparsemap(X, st.OneOf(), max_support=2), "max_support is for .* sparsemax"),
+    "target of two rows": (
+        lambda: parsimax.sparsemap_loss(X, torch.tensor([1, 3, 1]), st.Assignment()),
+        r"one of the structures of Assignment\(\), got \[1, 3, 1\] for item 0",
+    ),
+    "target in a circle": (
+        lambda: parsimax.sparsemap_loss(X, torch.tensor([2, 1, 0]), st.Tree()),
+        r"structures of Tree\(single_root=False\), got \[2, 1, 0\]",
+    ),
+    "target of two roots": (
+        lambda: parsimax.sparsemap_loss(X, torch.tensor([0, 1, 0]), st.Tree(single_root=True)),
+        r"structures of Tree\(single_root=True\), got \[0, 1, 0\]",
+    ),
+    "target above the budget": (
+        lambda: parsimax.sparsemap_loss(X, torch.tensor([0, 1, 0, 1.0]).expand(3, 4), st.Bits(at_most=1)),
+        r"structures of Bits\(at_most=1\), got \[0, 1, 0, 1\]",
+    ),
+    "negated": (
+        lambda: st.FactorGraph(4).add(st.Xor(), range(4), negated=[True]),
+        r"negated has the shape of the variables, \(1, 4\), got \(1,\)",
+    ),
+    "no steps": (
+        lambda: st.FactorGraph(4).add(st.Xor(), range(4)).solve(X, max_iter=0),
+        "max_iter 1 or more, got 1e-08 and 0",
+    ),
     "no kbest": (lambda: st.topk(X, st.Custom(lambda s: (s > 0).double()), 2), "has no kbest"),
     "no function": (lambda: st.Custom(3), "must be functions"),
     "expectation": (lambda: sparsemap(X, st.Bits()).expectation(torch.ones(2)), r"got \(2,\)"),

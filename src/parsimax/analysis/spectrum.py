@@ -74,6 +74,8 @@ def rank(model: Callable[..., Any], batches: Iterable[Any], *, width: int = 2048
     contexts, classes, largest, precision = 0, 0, 0.0, 0.0
     for batch in batches:
         logs = _logs(model, batch)
+        if not len(logs):
+            continue
         if not torch.isfinite(logs).all():
             raise ValueError("rank: a log-probability is not finite; a sparse mapping gives -inf, which has no rank")
         precision = max(precision, torch.finfo(logs.dtype).eps)
@@ -86,7 +88,7 @@ def rank(model: Callable[..., Any], batches: Iterable[Any], *, width: int = 2048
             rows = rows if factor is None else torch.cat((factor, rows))
             factor = torch.linalg.qr(rows, mode="r").R
     if factor is None:
-        raise ValueError("rank: there are no batches")
+        raise ValueError("rank: there are no contexts in the batches")
     values = torch.linalg.svdvals(factor)[: min(contexts, classes, width)]
     tolerance = ROUNDINGS * precision * largest * (math.sqrt(contexts) + math.sqrt(classes))
     return Spectrum(values.cpu(), contexts, classes, tolerance)

@@ -22,7 +22,9 @@ from .selftest import INTERPRETER, prepared
 
 SCORES = {"light": (4, 8, 16, 32), "heavy": (2, 4, 8, 16)}
 TILES = (1024, 2048, 4096, 8192)
-BLOCKS = [(m, n, warps, stages) for m in (32, 64, 128) for n in (32, 64) for warps in (4, 8) for stages in (1, 2, 3)]
+BLOCKS = [  # the built-in ones among them
+    (m, n, warps, stages) for m in (32, 16, 64, 128) for n in (32, 16, 64) for warps in (4, 8) for stages in (1, 2, 3)
+]
 RUNS = 7  # of each choice
 
 
@@ -70,12 +72,14 @@ def rows_table(device: torch.device, tiny: bool) -> dict[str, dict[str, int]]:
 
 
 def attention_table(device: torch.device, tiny: bool) -> dict[str, list[int]]:
-    from ..kernels.triton import launch
+    from ..kernels.triton import WIDEST, launch
 
     found: dict[str, list[int]] = {}
     measured = launch.MEASURED.setdefault("attention", {})
     for dim in (16,) if tiny else (32, 64, 128, 256):
         for dtype in (torch.float32,) if tiny else (torch.bfloat16, torch.float32):
+            if dim > WIDEST[dtype.itemsize]:
+                continue  # there is no kernel whose time could be taken
             for heavy in (False, True):
                 key = f"{dim}, {dtype.itemsize}, {heavy}"
                 alpha = 1.3 if heavy else 1.5
@@ -96,8 +100,10 @@ def attention_table(device: torch.device, tiny: bool) -> dict[str, list[int]]:
 def run(options: Namespace) -> int:
     tiny = options.device == INTERPRETER
     device = prepared(options.device)
-    from ..kernels.triton import table
+    from ..kernels.triton import PROBLEM, table
 
+    if PROBLEM is not None:
+        raise RuntimeError(f"tune: {PROBLEM}")
     out = Path(options.out) if options.out else table.path()
     if out is None:
         raise ValueError("tune: no GPU is in use, so there is no place for its table; pass --out FILE")

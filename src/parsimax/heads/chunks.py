@@ -7,6 +7,7 @@ the chunks again.
 
 from __future__ import annotations
 
+import math
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
@@ -70,7 +71,9 @@ def chunked_loss(head: Head, hidden: Tensor, target: Tensor, options: Options) -
     if not total:
         return sum_.reshape(lead).to(out)
     if options.reduction == "mean":
-        sum_ = sum_ / (rows.shape[0] if count is None else count)
+        by = torch.full_like(sum_, rows.shape[0]) if count is None else count
+        # The mean of nothing is NaN, and its gradient 0, as in F.cross_entropy.
+        sum_ = torch.where(by == 0, math.nan, sum_ / torch.where(by == 0, 1, by))
     return sum_.to(out)
 
 

@@ -43,6 +43,8 @@ def make_head(kind: str, features: int, classes: int, *, bias: bool = True, tied
     if kind not in classes_of:
         raise ValueError(f"make_head: no head is called {kind!r}; there are {', '.join(KINDS)}")
     if kind == "mixture-plif":
+        if "function" in settings:
+            raise TypeError('make_head: mixture-plif has a PLIF as its function; for another take "mixture"')
         own = {name: settings.pop(name) for name in ("knots", "bound") if name in settings}
         settings["function"] = PLIF(**own)
     try:

@@ -98,8 +98,9 @@ class MixtureOfSoftmaxes(Head):
         scores = bent(self.function, wide(F.linear(self.latent(hidden), self.weight, self.bias)))
         prior = self.log_prior(hidden).unsqueeze(-1)
         if self.mapping.entry.sparse:
-            p: Tensor = self.mapping(scores)
-            return (prior.exp() * p).sum(-2).log()
+            p: Tensor = (prior.exp() * self.mapping(scores)).sum(-2)
+            live = p > 0  # the logarithm of 0 has no gradient, and would make that of the prior NaN
+            return torch.where(live, torch.where(live, p, 1).log(), -math.inf)
         joint = prior + mapped_logs(self.mapping, scores)
         if self.bias is None:
             return torch.logsumexp(joint, -2)

@@ -11,6 +11,9 @@ from transformers import PreTrainedModel
 from ..heads import Head, make_head
 
 KEY = "parsimax_head"  # the attribute of the config
+# What a config calls a function of the logits that the model applies behind its output layer
+CAPS = ("final_logit_softcapping", "logits_soft_cap", "output_logit_soft_cap")
+SCALES = ("logit_scale", "logits_scaling", "lm_head_multiplier", "output_multiplier")
 Model = TypeVar("Model", bound=nn.Module)
 
 
@@ -23,7 +26,8 @@ def replace_head(model: Model, kind: str = "plif", **settings: Any) -> Model:
     trained.
 
     Args:
-        model: one with a linear layer as its output: a causal, a masked or a sequence-to-sequence language model.
+        model: one with a linear layer as its output: a causal, a masked or a sequence-to-sequence language model. One
+            that caps or scales its logits afterwards (Gemma 2, Cohere, Granite) is refused.
         kind: as of :func:`make_head`: "linear", "sigsoftmax", "monotonic", "plif", "mixture" or "mixture-plif".
         settings: of that head, numbers and names only: ``knots=100_000``, ``components=15``, ``mapping="entmax15"``.
 
@@ -57,6 +61,13 @@ def replace_head(model: Model, kind: str = "plif", **settings: Any) -> Model:
     for name, value in settings.items():
         if not isinstance(value, (bool, int, float, str)):
             raise TypeError(f"{where}: {name} must be a number or a name, which a config can hold, got {value!r}")
+    for name in (*CAPS, *SCALES):
+        value = getattr(model.config.get_text_config(), name, None)
+        if value is not None and not (name in SCALES and value == 1):
+            raise ValueError(
+                f"{where}: {type(model).__name__} changes its logits behind the output layer ({name}={value}), so they "
+                "would not be log-probabilities; take a model without that"
+            )
     put_head(model, {"kind": kind, **settings}, where)
     config = copy.deepcopy(model.config)
     setattr(config, KEY, {"kind": kind, **settings})

@@ -74,10 +74,10 @@ class ScoreFunction(Method):
         each, example = repeated(scores, self.samples + extra)
         z = own.sample(each)
         flat, metrics = evaluate(loss_of, example, z, chunk)
-        losses = flat.view(batch, -1)
+        losses = flat.view(batch, self.samples + extra)
         used, fixed = losses[:, : self.samples], losses.detach()
         baseline, training_loss = self.baseline(fixed, context)
-        log_p = own.log_prob(each, z).view(batch, -1)[:, : self.samples]
+        log_p = own.log_prob(each, z).view_as(losses)[:, : self.samples]
         surrogate = (fixed[:, : self.samples] - baseline) * (log_p - log_p.detach())  # 0, with the gradient
         weights = torch.zeros_like(fixed)
         weights[:, : self.samples] = 1 / self.samples
@@ -204,7 +204,7 @@ class SumAndSample(Method):
         batch = len(scores)
         example = torch.arange(batch, device=scores.device).repeat_interleave(self.k + 1)
         flat, metrics = evaluate(loss_of, example, z.flatten(), chunk)
-        losses = flat.view(batch, -1)
+        losses = flat.view(batch, self.k + 1)
         exact = (p.gather(1, top).to(losses) * losses[:, :-1]).sum(1)
         last, log_last = losses[:, -1], log_p.gather(1, sampled)[:, 0]
         change = torch.where(mass[:, 0] > 0, log_last - log_last.detach(), 0.0)

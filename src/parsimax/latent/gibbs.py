@@ -37,7 +37,8 @@ def of(structure: Structure, method: str) -> Gibbs:
 
 def _negative_entropy(scores: Tensor) -> Tensor:
     log_p = F.log_softmax(scores, -1)
-    return torch.where(log_p > -torch.inf, log_p.exp() * log_p, 0.0).sum(-1)
+    # What is forbidden has no share; masked before the product, whose derivative would be 0·∞.
+    return (log_p.exp() * torch.where(log_p > -torch.inf, log_p, 0.0)).sum(-1)
 
 
 def _categorical(scores: Tensor) -> Tensor:
@@ -47,6 +48,16 @@ def _categorical(scores: Tensor) -> Tensor:
 
 def _chosen(scores: Tensor, z: Tensor) -> Tensor:
     return F.log_softmax(scores, -1).gather(-1, z[..., None])[..., 0]
+
+
+def _bits_log_prob(scores: Tensor, z: Tensor) -> Tensor:
+    return -F.softplus(torch.where(z > 0, -scores, scores)).sum(-1)
+
+
+def _bits_entropy(scores: Tensor) -> Tensor:
+    # A bit that is forbidden has none: its score is masked before the product, which would be 0·∞.
+    finite = torch.where(scores == -torch.inf, 0.0, scores)
+    return (F.softplus(scores) - finite * torch.sigmoid(scores)).sum(-1)
 
 
 def _bernoulli_relaxed(scores: Tensor, temperature: float, hard: bool) -> Tensor:
@@ -69,7 +80,7 @@ ONE_OF_EACH = Gibbs(
 )
 BITS = Gibbs(
     lambda s: torch.bernoulli(torch.sigmoid(s.detach())),
-    lambda s, z: -F.binary_cross_entropy_with_logits(s, z, reduction="none").sum(-1),
-    lambda s: (F.softplus(s) - s * torch.sigmoid(s)).sum(-1),
+    _bits_log_prob,
+    _bits_entropy,
     _bernoulli_relaxed,
 )

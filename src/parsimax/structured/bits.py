@@ -97,6 +97,11 @@ class Bits(Structure):
     def encode(self, structures: Tensor) -> Tensor:
         return structures.int()
 
+    def holds(self, codes: Tensor) -> Tensor:
+        low, high = self.limits
+        on = codes.sum(-1)
+        return (on >= low) & (on <= high)
+
     @staticmethod
     def pack(codes: Tensor) -> Tensor:
         """Words of 64 bits from bits one by one."""

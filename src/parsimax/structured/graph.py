@@ -185,6 +185,10 @@ class FactorGraph:
         mask = torch.zeros_like(index, dtype=torch.bool) if negated is None else torch.as_tensor(negated)
         if mask.dtype != torch.bool:
             raise TypeError(f"FactorGraph: negated is boolean, got {mask.dtype}")
+        if mask.shape not in (index.shape, index.shape[1:]):
+            raise ValueError(
+                f"FactorGraph: negated has the shape of the variables, {tuple(index.shape)}, got {tuple(mask.shape)}"
+            )
         self.placed.append(Placed(placed, index.clamp(min=0), mask.expand(index.shape), index >= 0))
         return self
 
@@ -208,6 +212,10 @@ class FactorGraph:
             raise ValueError(f"FactorGraph: scores are (…, {n}) and floating point, got {tuple(scores.shape)}")
         if scores.device.type != "cpu":
             raise ValueError(f"FactorGraph: scores are on the CPU, got {scores.device}")
+        if not tolerance > 0 or max_iter < 1:
+            raise ValueError(
+                f"FactorGraph: tolerance is above 0 and max_iter 1 or more, got {tolerance!r} and {max_iter!r}"
+            )
         if len(extras) != len(wanted):
             raise ValueError(f"FactorGraph: {len(wanted)} factors have scores of their own, got {len(extras)} tensors")
         degree = self.degree()

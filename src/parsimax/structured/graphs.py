@@ -37,6 +37,9 @@ class Assignment(LabelStructure):
         found = assign(unary.tolist())
         return None if found is None else torch.tensor(found, dtype=torch.int32)
 
+    def holds(self, codes: Tensor) -> Tensor:
+        return (codes.sort(-1).values.diff(dim=-1) > 0).all(-1)
+
 
 def assign(scores: list[list[float]]) -> list[int] | None:
     """The best assignment by shortest augmenting paths; columns count from 1, and 0 is the row that looks for one."""
@@ -120,6 +123,14 @@ class Tree(LabelStructure):
         if heads is None or (self.single_root and heads.count(0) > 2):  # the root's own entry is 0 too
             return None
         return torch.tensor(heads[1:], dtype=torch.int32)
+
+    def holds(self, codes: Tensor) -> Tensor:
+        heads = torch.nn.functional.pad(codes.long(), (1, 0))  # the root is its own head
+        at = heads
+        for _ in range(codes.shape[1]):
+            at = heads.gather(1, at)
+        rooted = (at == 0).all(-1)
+        return rooted & ((codes == 0).sum(-1) == 1) if self.single_root else rooted
 
     def __repr__(self) -> str:
         return f"Tree(single_root={self.single_root})"

@@ -84,11 +84,18 @@ def _codes_of(structure: Structure, problem: Problem, target: Tensor, where: str
     if tuple(target.shape) != shape:
         raise ValueError(f"{where}: the target of {structure} is {shape} for these scores, got {tuple(target.shape)}")
     most = parts[-1] - 1 if labelled else 1
+    target = target.int() if target.dtype == torch.bool else target
     if target.numel() and not bool(((target >= 0) & (target <= most) & (target == target.round())).all()):
         raise ValueError(
             f"{where}: the target of {structure} has whole numbers from 0 to {most}, got {target.tolist()}"
         )
-    return structure.encode(target.reshape(problem.items, *shape[len(problem.batch) :]))
+    codes = structure.encode(target.reshape(problem.items, *shape[len(problem.batch) :]))
+    if not bool((held := structure.holds(codes)).all()):
+        item = int((~held).nonzero()[0, 0])
+        raise ValueError(
+            f"{where}: a target is one of the structures of {structure}, got {codes[item].tolist()} for item {item}"
+        )
+    return codes
 
 
 def _objective(structure: Structure, scores: Scores, structures: Tensor, p: Tensor, example: Tensor) -> Tensor:

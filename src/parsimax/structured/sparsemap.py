@@ -11,7 +11,6 @@ from .active_set import Limits, Start
 from .closed import in_closed_form
 from .custom import Custom
 from .distribution import Distribution, Weights, assemble
-from .labels import OneOf
 from .solving import kernels_serve, solve
 from .structure import Scores, Structure
 
@@ -78,6 +77,9 @@ def sparsemap(
     )
     problem = structure.problem(scores, where)
     if chosen != "active-set":
+        for name, given in (("start", start), ("max_support", max_support)):
+            if given is not None:
+                raise ValueError(f"{where}: {name} is for the rule active-set, not for {chosen}")
         return in_closed_form(structure, problem, chosen, shuffle)
     kernels = kernels_serve(where, structure, scores)
     begin = None if start is None else _start(structure, problem, start, where)
@@ -111,7 +113,5 @@ def _start(structure: Structure, problem: Problem, start: Distribution, where: s
         )
     if isinstance(structure, Custom) and problem.extra is not None:
         raise ValueError(f"{where}: a structure with extra parts cannot begin from an answer, which has not kept them")
-    if isinstance(structure, OneOf):
-        raise ValueError(f"{where}: {structure} has a closed form, which begins from nothing")
     weights = start.probabilities.detach().double()
     return Start(structure.encode(start.structures), weights, start.counts.flatten())

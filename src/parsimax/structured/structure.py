@@ -89,6 +89,10 @@ class Structure:
     def encode(self, structures: Tensor) -> Tensor:
         raise NotImplementedError
 
+    def holds(self, codes: Tensor) -> Tensor:
+        """Whether each code is a structure of this kind, as far as that can be known."""
+        return torch.ones(len(codes), dtype=torch.bool, device=codes.device)
+
     def penalised(self, unary: Tensor) -> Tensor:
         """The scores for which the penalty of SparseMAP is half the square of the marginals."""
         return unary
