@@ -131,6 +131,13 @@ def test_normmax_of_a_large_norm(alpha, dtype):
     assert torch.equal(p, truth.to(dtype)) and torch.equal(dx, slope)
 
 
+def test_whole_shares_of_a_budget_are_ones_to_the_bit():
+    x = torch.tensor([30.0, 10.0, 0.0, -20.0], dtype=torch.float64)
+    for budget in range(5):
+        p = parsimax.budget_sparsemax(x, budget)
+        assert torch.equal(p, (torch.arange(4) < budget).double()), budget
+
+
 def test_a_budget_of_a_row_with_nan_has_no_gradient():
     budget = torch.ones(2, 1, dtype=torch.float64, requires_grad=True)
     p = parsimax.budget_sparsemax(torch.tensor([[1.0, float("nan")], [0.5, 0.3]], dtype=torch.float64), budget)
