@@ -128,10 +128,12 @@ def exported(function, *given, sizes):
 
 def assert_same(theirs, ours, name):
     torch.testing.assert_close(theirs, ours, rtol=0, atol=1e-5, msg=lambda text: f"{name}: {text}")
-    # What softmax and its neighbours have below the normal numbers the kernels may round to 0.
+    # What softmax and its neighbours have around the least normal number the kernels may round to 0.
     both = torch.cat([theirs.flatten(), ours.flatten()])
-    low = torch.finfo(ours.dtype).tiny if (both[both > 0] < 1e-30).any() else 0
-    assert torch.equal(theirs <= low, ours <= low), f"{name}: zeros at other places"
+    low = 1e-36 if (both[both > 0] < 1e-30).any() else 0
+    other = (theirs <= low) != (ours <= low)  # a score at the threshold itself may be a rounding above it
+    assert (both > low).any() and other.double().mean() < 1e-3, f"{name}: zeros at other places"
+    assert theirs[other].max(ours[other]).lt(1e-7).all(), f"{name}: zeros at other places"
 
 
 def assert_same_parameters(name, graph):

@@ -108,3 +108,38 @@ def test_rsoftmax_with_a_constant_threshold_is_the_papers_gradient():
         gradient(lambda z: parsimax.rsoftmax(z, 0.4, detach_threshold=True), x)[0], paper, rtol=0, atol=1e-12
     )
     assert (gradient(lambda z: parsimax.rsoftmax(z, 0.4), x)[0] - paper).abs().max() > 1e-3
+
+
+def test_the_rate_of_rsoftmax_moves_its_cut_upwards_where_a_score_lies_on_it():
+    x, g = torch.arange(5, dtype=torch.float64), normal(5)
+    rate = tensor(0.5).requires_grad_()  # the third of five scores
+    (slope,) = torch.autograd.grad(parsimax.rsoftmax(x, rate), rate, g)
+    more = (parsimax.rsoftmax(x, 0.5 + 1e-6) - parsimax.rsoftmax(x, 0.5)) @ g / 1e-6
+    torch.testing.assert_close(slope, more, rtol=1e-4, atol=0)
+
+
+@pytest.mark.parametrize("alpha", [10.0, 150.0, 1e4, 1e17])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_normmax_of_a_large_norm(alpha, dtype):
+    """In low precision too: a leader by exactly 1 takes all, and p^α would underflow in the gradient."""
+    x = torch.cat([torch.eye(8), normal(4, 8).float()]).to(dtype)
+    p, (dx,) = parsimax.normmax(x, alpha), gradient(lambda z: parsimax.normmax(z, alpha), x)
+    with parsimax.use_kernels("torch"):
+        truth = parsimax.normmax(x.double(), alpha)
+        (slope,) = gradient(lambda z: parsimax.normmax(z, alpha), x)
+    assert torch.equal(p[:8], torch.eye(8, dtype=dtype))
+    assert torch.equal(p, truth.to(dtype)) and torch.equal(dx, slope)
+
+
+def test_whole_shares_of_a_budget_are_ones_to_the_bit():
+    x = torch.tensor([30.0, 10.0, 0.0, -20.0], dtype=torch.float64)
+    for budget in range(5):
+        p = parsimax.budget_sparsemax(x, budget)
+        assert torch.equal(p, (torch.arange(4) < budget).double()), budget
+
+
+def test_a_budget_of_a_row_with_nan_has_no_gradient():
+    budget = torch.ones(2, 1, dtype=torch.float64, requires_grad=True)
+    p = parsimax.budget_sparsemax(torch.tensor([[1.0, float("nan")], [0.5, 0.3]], dtype=torch.float64), budget)
+    (slope,) = torch.autograd.grad(p.sum(), budget)
+    assert slope[0].isnan() and slope[1] == 1

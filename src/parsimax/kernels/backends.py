@@ -43,19 +43,19 @@ def _steep(request: Request) -> str | None:
 
 
 def _far_norm(request: Request) -> str | None:
-    """Powers of the distance from the threshold are steep above 2, and in float64 huge towards 1: only the formula is
-    exact where a score lies at the threshold itself.
+    """Powers of the distance from the threshold: above 2 so steep that the rounding of p hides that distance from the
+    backward, towards 1 so huge that float64 takes the formula there too.
     """
-    alpha, double = request.options.get("alpha"), request.tensors[0].dtype == torch.float64
+    alpha = request.options.get("alpha")
     if alpha is None:
         return None
+    least = 1.1 if request.tensors[0].dtype == torch.float64 else 1.0
+    span = "[1.1, 2], in float64," if least > 1 else "(1, 2]"
     if isinstance(alpha, Tensor) and request.mode != EAGER:
-        return "a tensor alpha, which may be above 2, where only the formula is exact"
+        return f"a tensor alpha, which may be outside {span} where only the formula is exact"
     given = alpha.detach() if isinstance(alpha, Tensor) else torch.tensor(float(alpha))
-    if bool(((given > 2) & (given < math.inf)).any()):
-        return "an alpha above 2, where only the formula is exact"
-    near = double and bool(((given > 1) & (given < 1.1)).any())
-    return "float64 scores with an alpha below 1.1, where only the formula is exact" if near else None
+    far = bool((((given > 1) & (given < least)) | ((given > 2) & (given < math.inf))).any())
+    return f"an alpha outside {span} where only the formula is exact" if far else None
 
 
 def _sized_by_values(request: Request) -> str | None:

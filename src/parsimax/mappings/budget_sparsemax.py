@@ -70,7 +70,7 @@ def budget_rule(p: Tensor, g: Tensor, budget: Tensor | None) -> tuple[Tensor, Te
     size = between.sum(-1, keepdim=True).clamp(min=1)
     mean = torch.where(between, g, 0).sum(-1, keepdim=True) / size
     broken = torch.where(p.isnan(), math.nan, 1.0)
-    return (torch.where(between, g - mean, 0) * broken).to(out), mean
+    return (torch.where(between, g - mean, 0) * broken).to(out), mean * broken.amax(-1, keepdim=True)
 
 
 def budget_kernel() -> RowKernel:

@@ -51,7 +51,8 @@ def _cut(z: Tensor, live: Tensor, rate: Tensor, *, detach: bool) -> Tensor:
     else:
         above = z - cut
     flat = t <= 0  # the cut is at the maximum: only the maxima are left
-    weight = torch.where(flat, (z == 0).to(z.dtype), above.clamp(min=0) / torch.where(flat, 1, t))
+    rest = torch.relu(above)  # relu and not clamp: a score at the cut has no gradient, as a higher rate leaves it out
+    weight = torch.where(flat, (z == 0).to(z.dtype), rest / torch.where(flat, 1, t))
     return weighted_softmax(weight, z, live)
 
 

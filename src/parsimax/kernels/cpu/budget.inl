@@ -53,7 +53,7 @@ template <class S> inline void budget_row(const S* x, S* p, i64 n, double budget
   const V<D> one = all<D>(1);
   for (i64 i = 0; i < count; i += W<D>) store<D, D>(z + i, load<D>(some + i, count - i, -INF<T>) - pivot);
   store<D, D>(z + count, all<D>(-INF<D>));
-  double low = -1, high = 0, tau = -0.5;
+  double low = -1, high = 0, tau = -1;  // from below: where whole ones fill the budget that is the root, to the bit
   for (int it = 0; it < 2000; it++) {
     V<D> total{}, inside{}, full{};  // the whole ones are counted apart: a large budget must not drown the rest
     for (i64 i = 0; i < count; i += W<D>) {
