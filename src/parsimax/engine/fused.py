@@ -102,7 +102,7 @@ class _Rows(torch.autograd.Function):
         else:
             p = kernel.forward(x, plain)
         ctx.kernel, ctx.parameter_given = kernel, parameter is not None
-        ctx.state = state if state is not None and len(state) else None
+        ctx.state = state if state is not None and (kernel.sized or len(state)) else None  # len fixes a size in a graph
         more = [] if parameter is None else [parameter]
         also = [p] if kernel.saves_both else [] if ctx.state is None else [x]
         ctx.save_for_backward(x if kernel.saves_input or kernel.saves_both else p, *more, *also)
