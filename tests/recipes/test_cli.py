@@ -11,7 +11,7 @@ import torch
 
 import parsimax
 from parsimax import cli
-from parsimax.bench import cases, check, inputs, measure, sides
+from parsimax.bench import cases, check, inputs, measure, report, sides
 from parsimax.bench.sides import OURS, SIDES, STRUCTURED, Side
 
 COMMAND = "import sys; from parsimax_command import main; "  # as the installed command does
@@ -74,6 +74,10 @@ def test_every_case_names_sides_that_exist():
     assert {one.ours for one in every} - {*STRUCTURED} == {*OURS}
     assert {one.ours for one in every} | {one.against for one in every} == {*SIDES}
     assert all((case.limit is None) == name.endswith("one-thread") for name, case in cases.CASES.items())
+
+
+def test_every_group_has_a_title():
+    assert {*report.TITLES} == {*cases.GROUPS}
 
 
 def test_list(capsys):

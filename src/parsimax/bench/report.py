@@ -13,8 +13,11 @@ from .cases import GROUPS, Case
 from .measure import Result, Times
 
 TITLES = {
-    "small": "Small tensors, forward",
+    "small": "Small tensors: 2 × 10 forward; 25 and 64 scores forward and backward",
     "mapping": "Mappings, forward and backward",
+    "others": "Other mappings, forward and backward",
+    "dims": "Rows along another dimension, forward and backward",
+    "steep": "float64 with α above 2, forward and backward",
     "loss": "Losses, forward and backward",
     "head": "Losses of output heads, forward and backward",
     "attention": "Attention, forward and backward",
