@@ -31,7 +31,7 @@ def read_csv(path: Path) -> tuple[list[str], list[list[float]], list[int]]:
 def read_parquet(path: Path) -> tuple[list[str], list[list[float]], list[int]]:
     """As :func:`read_csv`; the places are numbers of rows."""
     try:
-        from pyarrow import ArrowException, parquet  # type: ignore[import-not-found,unused-ignore]
+        from pyarrow import ArrowException, parquet
     except ImportError:
         raise DataError(f"{path}: Parquet needs pyarrow; install it: python -m pip install pyarrow") from None
     try:
