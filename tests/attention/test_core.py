@@ -581,6 +581,7 @@ WRONG = {
     ),
     "which heads": (lambda: AttentionCore(2, "sparsemax", heads=[2]), ValueError, "among 0…1, got 2"),
     "start": (lambda: AttentionCore(2, alpha="learned", alpha_start=1.0), ValueError, "strictly inside"),
+    "start twice": (lambda: AttentionCore(2, alpha="learned", start=1.2, alpha_start=1.3), ValueError, "start alone"),
     "lonely start": (lambda: AttentionCore(2, alpha_start=1.2), ValueError, 'pass alpha="learned"'),
     "scaling": (lambda: AttentionCore(2, length_scaling="yes"), TypeError, "length_scaling must be True"),
     "scaled heads": (lambda: AttentionCore(2, length_scaling=LengthScaling(3)), ValueError, "3 heads"),

@@ -87,6 +87,8 @@ class AttentionCore(Adjustable):
             settings["alpha"] = alpha
         entry = check_mapping(mapping, settings, WHERE)
         self.name = entry.name
+        if start is not None and alpha_start is not None:
+            raise ValueError(f"{WHERE}: start and alpha_start are two names of one thing; pass start alone")
         start = alpha_start if start is None else start
         if start is not None and not any(isinstance(value, str) for value in settings.values()):
             raise ValueError(f'{WHERE}: start is that of a learned setting; pass alpha="learned" or the like')

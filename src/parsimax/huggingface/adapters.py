@@ -19,7 +19,7 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from .._attention.core import AttentionCore
-from .settings import KEY, Settings
+from .told import KEY, Told
 
 FILE = "adapter_config.json"
 
@@ -31,7 +31,7 @@ def base_of(model: nn.Module) -> nn.Module:
     return inner if isinstance(inner, PreTrainedModel) else model
 
 
-def record(model: Any, told: Settings | None) -> None:
+def record(model: Any, told: Told | None) -> None:
     """Let every adapter of a ``PeftModel`` write down this mapping when it is saved, or none."""
     for config in model.peft_config.values():
         config.__dict__.pop("to_dict", None)  # ours, of a mapping before
@@ -39,7 +39,7 @@ def record(model: Any, told: Settings | None) -> None:
             config.to_dict = partial(_with_mapping, config.to_dict, base_of(model), told)
 
 
-def _with_mapping(plain: Any, base: nn.Module, told: Settings) -> dict[str, Any]:
+def _with_mapping(plain: Any, base: nn.Module, told: Told) -> dict[str, Any]:
     learned = {
         f"{name}.{key}": value.tolist()
         for name, core in base.named_modules()
@@ -73,7 +73,7 @@ def load(path: str | os.PathLike[str], saved: dict[str, Any], cls: Any, kwargs: 
     peft: Any = import_module("peft")
     entry = dict(saved[KEY])
     learned = entry.pop("learned", {})
-    told = Settings.from_json(entry, "from_pretrained")
+    told = Told.from_json(entry, "from_pretrained")
     base = cls.from_pretrained(saved["base_model_name_or_path"], **kwargs)
     cores = told.cores(base, "from_pretrained", quiet=True)
     put(base, told, cores)

@@ -15,8 +15,8 @@ from transformers import PreTrainedConfig, PreTrainedModel
 from .._attention.core import AttentionCore
 from . import heads, private
 from .interface import CORE, NAMES
-from .settings import KEY, Settings
 from .sparsify import configs_in, desparsify, put, sparsify
+from .told import KEY, Told
 
 _ours: ContextVar[bool] = ContextVar("parsimax_loading", default=False)
 
@@ -60,7 +60,7 @@ def restore(cls: Any, path: Any, *args: Any, **kwargs: Any) -> Any:
             f"from_pretrained: {str(path)!r} does not hold the learned parameters its config speaks of: "
             f"{', '.join(lost)}"
         )
-    told = Settings.from_json(getattr(model.config, KEY), "from_pretrained")
+    told = Told.from_json(getattr(model.config, KEY), "from_pretrained")
     _refuse_missing_head(model, info, path)
     held = {name: module.state_dict() for name, module in model.named_modules() if isinstance(module, AttentionCore)}
     desparsify(model)
@@ -143,7 +143,7 @@ def _with_cores(real: type[PreTrainedModel]) -> Any:
         for each in configs_in([config]):  # a name at the top goes down to parts that keep their own attention
             if not hasattr(each, KEY) and private.implementation(each) in NAMES:
                 private.set_implementation(each, None)
-        told = Settings.from_json(getattr(config, KEY), "from_pretrained")
+        told = Told.from_json(getattr(config, KEY), "from_pretrained")
         real.__init__(self, config, *args, **kwargs)
         for name, core in told.cores(self, "from_pretrained", quiet=True).items():
             setattr(self.get_submodule(name), CORE, core)

@@ -10,7 +10,7 @@ from transformers import AutoConfig, AutoModel, PreTrainedConfig, PreTrainedMode
 
 from . import adapters
 from .loading import restore
-from .settings import KEY
+from .told import KEY
 
 FINDING = {"cache_dir", "local_files_only", "revision", "subfolder", "token", "trust_remote_code"}  # where files are
 

@@ -13,7 +13,7 @@ from . import private
 from .adapters import base_of, record
 from .interface import ADDED, CORE, MASKED, NAME, NAMES
 from .layers import Heads, Layers, choice, find
-from .settings import KEY, Settings
+from .told import KEY, Told
 from .watch import unwatch, watch
 
 Model = TypeVar("Model", bound=nn.Module)
@@ -73,7 +73,7 @@ def sparsify(
     where = "sparsify"
     if (base := base_of(model)) is not model:
         sparsify(base, mapping, alpha, layers=layers, heads=heads, **settings)
-        record(model, Settings.from_json(saved(base) or {}, where))
+        record(model, Told.from_json(saved(base) or {}, where))
         return model
     given = settings if alpha is None else {"alpha": alpha, **settings}
     if mapping is None and layers is None and heads is None and not given and saved(model) is not None:
@@ -90,7 +90,7 @@ def sparsify(
     return model
 
 
-def told_by_user(mapping: str | None, options: dict[str, Any], layers: Layers, heads: Heads, where: str) -> Settings:
+def told_by_user(mapping: str | None, options: dict[str, Any], layers: Layers, heads: Heads, where: str) -> Told:
     if mapping is not None and not isinstance(mapping, str):
         raise TypeError(f"{where}: mapping must be a name, with its settings beside it, got {mapping!r}")
     if not isinstance(options.get("length_scaling", False), bool):
@@ -98,7 +98,7 @@ def told_by_user(mapping: str | None, options: dict[str, Any], layers: Layers, h
     mapping = mapping or "entmax"
     if mapping == "entmax":
         options = {"alpha": 1.5, **options}
-    return Settings(mapping, choice(layers, heads, where), options)
+    return Told(mapping, choice(layers, heads, where), options)
 
 
 def saved(model: nn.Module) -> dict[str, Any] | None:
@@ -111,7 +111,7 @@ def _restore(model: Model, where: str) -> Model:
     """Give the model the mapping that its config names, unless it has it."""
     if any(isinstance(module, AttentionCore) for module in model.modules()):
         return model
-    told = Settings.from_json(saved(model) or {}, where)
+    told = Told.from_json(saved(model) or {}, where)
     cores = told.cores(model, where)
     if any(core.state_dict() for core in cores.values()):
         raise ValueError(
@@ -123,7 +123,7 @@ def _restore(model: Model, where: str) -> Model:
     return model
 
 
-def put(model: nn.Module, told: Settings, cores: dict[str, AttentionCore]) -> None:
+def put(model: nn.Module, told: Told, cores: dict[str, AttentionCore]) -> None:
     """Hang the cores on their modules, and switch the model's configs over, which become its own."""
     modules = {name: model.get_submodule(name) for name in cores}
     for module, core in zip(modules.values(), cores.values(), strict=True):

@@ -106,7 +106,8 @@ def topk_sparsemax(
         >>> parsimax.topk_sparsemax(torch.tensor([1.0, 0.8, 0.7]), 2, return_certificate=True)
         (tensor([0.6000, 0.4000, 0.0000]), tensor(False))
 
-    Of tied scores at the k-th place torch's ``topk`` chooses; the gradient stays on the chosen ones.
+    Of tied scores at the k-th place the kernels choose the first ones, plain torch those that ``torch.topk`` chooses;
+    the gradient stays on the chosen ones.
 
     Reference: Correia, Niculae, Aziz and Martins, Efficient Marginalization, NeurIPS 2020.
     """

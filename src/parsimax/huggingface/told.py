@@ -17,7 +17,7 @@ SCHEDULES = {each.__name__: each for each in (Constant, Linear, Cosine, Geometri
 
 
 @dataclass(frozen=True)
-class Settings:
+class Told:
     """A mapping with its settings, and where it goes. ``before`` is the attention implementation that it replaced."""
 
     mapping: str
@@ -31,7 +31,7 @@ class Settings:
         return {"mapping": self.mapping, "layers": choice, **options, **used}
 
     @classmethod
-    def from_json(cls, saved: dict[str, Any], where: str) -> Settings:
+    def from_json(cls, saved: dict[str, Any], where: str) -> Told:
         rest = {name: _decode(name, value, where) for name, value in saved.items()}
         for name in ("before", "implementation"):
             rest.pop(name, None)
