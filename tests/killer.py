@@ -23,9 +23,21 @@ from parsimax.recipes import find  # noqa: E402
 from parsimax.recipes.kit import checkpoints, durable, training  # noqa: E402, F401
 
 SIZES = {
+    "ape": [
+        *("pretrain=2", "judged=4", "beam=1", "width=16", "inner=16", "layers=1", "heads=2", "search.longest=4"),
+        *("steps=12", "eval_every=2", "batch_tokens=512"),
+    ],
+    "bitvae": ["model.width=16", "bits=8", "steps=20", "eval_every=2", "baseline=8"],
+    "bottleneck": ["contexts=300", "classes=30", "width=3", "steps=40", "eval_every=4"],
     "digits": ["width=8", "steps=60", "eval_every=3"],
+    "emergent": ["width=16", "hidden=8", "messages=20", "steps=20", "eval_every=2", "baseline=8"],
     "inflection": ["width=8", "layers=1", "steps=12", "eval_every=2", "batch_tokens=64", "beam=1", "longest=3"],
+    "lm": [
+        *("embedding=8", "hidden=12", "columns=4", "window=6", "vocabulary=50", "eval_words=200"),
+        *("steps=20", "eval_every=2"),
+    ],
     "multilabel": ["layer=softmax", "width=8", "data.rows=200", "steps=40", "eval_every=2"],
+    "ssvae": ["classifier=16", "width=16", "supervised=4", "steps=20", "eval_every=2", "baseline=8"],
     "translation": ["width=8", "heads=2", "layers=1", "steps=12", "eval_every=2", "batch_tokens=64", "beam=1"],
 }
 SEARCH = {"inflection": ["exact_budget=0"], "translation": ["exact_budget=0", "search.longest=3"]}

@@ -43,14 +43,23 @@ class WordPieces(Codec):
         """Pieces of ``texts``, for a BERT that is made on the spot."""
         from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
-        tokenizer = Tokenizer(models.WordPiece(unk_token=NAMES[UNK]))
-        tokenizer.normalizer = normalizers.BertNormalizer(lowercase=lowercase, strip_accents=False)
-        tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-        tokenizer.decoder = decoders.WordPiece()
-        special = [*NAMES, MASK]
-        trainer = trainers.WordPieceTrainer(vocab_size=size, special_tokens=special, show_progress=False)
-        tokenizer.train_from_iterator(texts, trainer)
-        return cls(tokenizer, bert)
+        def tokenizer(vocabulary: dict[str, int]) -> Any:
+            made = Tokenizer(models.WordPiece(vocabulary, unk_token=NAMES[UNK]))
+            made.normalizer = normalizers.BertNormalizer(lowercase=lowercase, strip_accents=False)
+            made.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+            made.decoder = decoders.WordPiece()
+            return made
+
+        texts, learner, special = list(texts), tokenizer({}), [*NAMES, MASK]
+        letters = sorted({*"".join(map(learner.normalizer.normalize_str, texts))} - {*" "})
+        # The library numbers letters inside words as it meets them, which is in another order each time; and ties
+        # between pieces fall by number. Named as special they have a fixed one, and in the end they are not special.
+        inside = [f"##{letter}" for letter in letters]
+        trainer = trainers.WordPieceTrainer(vocab_size=size, special_tokens=[*special, *inside], show_progress=False)
+        learner.train_from_iterator(texts, trainer)
+        made = tokenizer(learner.get_vocab())
+        made.add_special_tokens(special)
+        return cls(made, bert)
 
     @classmethod
     def of_folder(cls, folder: Path, bert: dict[str, Any]) -> Self:
