@@ -7,6 +7,7 @@ import parsimax
 from cases import normal
 from parsimax import sparsemap
 from parsimax import structured as st
+from parsimax.kernels import library
 
 X = normal(3, 4)
 CASES = {
@@ -129,6 +130,7 @@ def test_a_custom_structure_with_extra_parts_is_a_chain():
     assert torch.equal(mine.counts, theirs.counts)
 
 
+@pytest.mark.skipif(not library.AVAILABLE, reason="the kernels were not built")
 def test_kernels_that_were_asked_for():
     with parsimax.use_kernels("cpu"), pytest.raises(RuntimeError, match="oracle in Python has no kernel"):
         sparsemap(X, st.Custom(lambda s: (s > 0).double()))

@@ -59,7 +59,7 @@ def chunked_loss(head: Head, hidden: Tensor, target: Tensor, options: Options) -
     plain, total = is_plain(hidden, target, *parameters), options.reduction != "none"
     plan = kernel_of(head, rows) if plain and total else None
     kinds: dict[str, Any] = {"soft": soft, "smoothing": options.label_smoothing, "bias": head.bias, "single": not total}
-    kinds |= {"autocast": torch.is_autocast_enabled(hidden.device.type), "head": plan or not (plain and total)}
+    kinds.update(autocast=torch.is_autocast_enabled(hidden.device.type), head=plan or not (plain and total))
     served = kernels_serve("head_loss", rows, *parameters, **kinds)
     if not plain:
         loss = head.row_losses(rows, aims, given).to(work)
