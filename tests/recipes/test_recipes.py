@@ -121,11 +121,11 @@ def test_the_embedded_data_and_every_mapping(capsys):
         assert cli.main(["train", name, *TINY[name][:-1], *steps, *words]) == 0, capsys.readouterr().err
 
 
-SIXTY = [
+SOME = [
     *TINY["translation"][:-1],
     "exact_budget=0",
-    "steps=60",
-    "eval_every=10",
+    "steps=30",
+    "eval_every=5",
     "tensorboard=false",
     "search.longest=3",
 ]
@@ -135,7 +135,7 @@ SIXTY = [
 def whole(tmp_path_factory):
     """A run that was left alone."""
     folder = tmp_path_factory.mktemp("runs") / "whole"
-    subprocess.run([*COMMAND, "train", "translation", *SIXTY, "--run", str(folder)], check=True, capture_output=True)
+    subprocess.run([*COMMAND, "train", "translation", *SOME, "--run", str(folder)], check=True, capture_output=True)
     return folder
 
 
@@ -145,9 +145,10 @@ def figures(run):
     return [{name: value for name, value in row.items() if value and "a second" not in name} for row in rows]
 
 
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
-def test_killed_in_mid_epoch_and_resumed_it_ends_with_the_same_weights(how, whole, tmp_path):
-    call = [*COMMAND, "train", "translation", *SIXTY, "--run", "broken"]
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
+def test_stopped_in_mid_epoch_and_resumed_it_ends_with_the_same_weights(how, whole, tmp_path):
+    """`test_runs.py` has those that are killed."""
+    call = [*COMMAND, "train", "translation", *SOME, "--run", "broken"]
     process = subprocess.Popen(call, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     last = tmp_path / "broken" / "checkpoints" / "last.ckpt"
     deadline = time.monotonic() + 120
@@ -156,10 +157,10 @@ def test_killed_in_mid_epoch_and_resumed_it_ends_with_the_same_weights(how, whol
         time.sleep(0.02)
     process.send_signal(how)
     _, errors = process.communicate()
-    if how != signal.SIGKILL and process.returncode:
+    if process.returncode:
         assert process.returncode == 130 and "--resume" in errors and "Traceback" not in errors
     step = torch.load(last, weights_only=True)["global_step"]
-    assert step >= 10
+    assert step >= 5
     subprocess.run([*COMMAND, "train", "--resume", "broken"], check=True, capture_output=True)
     alone, broken = weights(whole), weights("broken")
     assert alone.keys() == broken.keys()
