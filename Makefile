@@ -61,7 +61,7 @@ test-install: setup
 
 # The library itself: rooms that stand on transformers, Lightning or a browser have floors of their own.
 FLOOR_TESTS := attention attention_masks attention_modes autograd binary cache compat contract core dtypes errors family fenchel_young \
-	linear losses multihead modes oracle parameters peer properties schedules search truth \
+	linear losses multihead modes oracle parameters peer properties schedules truth \
 	heads pointwise segments support sparsemap sparsemap_loss structured_errors structured_topk factor_graph latent dropout mapped_attention
 test-floor:
 	test -x build/floor/bin/python || $(PYTHON) -m venv build/floor

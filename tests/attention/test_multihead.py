@@ -14,7 +14,7 @@ from torch import nn
 import parsimax
 from cases import normal
 from parsimax import LengthScaling, MultiheadAttention, replace_attention
-from parsimax.kernels import dispatch, library
+from parsimax.kernels import library
 from parsimax.mappings import REGISTRY
 
 INF = math.inf
@@ -247,9 +247,9 @@ def by_hand(layer, q, k, v, forbid=None, factor=1.0):
     return F.linear(out, layer.out_proj.weight.double(), layer.out_proj.bias.double()), p
 
 
-@pytest.mark.parametrize("kernels_of", ["torch", "auto"])
+@pytest.mark.parametrize("kernels", ["torch", "cpu"], indirect=True)
 @pytest.mark.parametrize("name", [*REGISTRY, "learned"])
-def test_every_mapping_by_hand(name, kernels_of):
+def test_every_mapping_by_hand(name, kernels):
     setting = None if name == "learned" else REGISTRY[name].setting
     own = {} if setting is None else {setting.name: setting.example}
     if name == "learned":
@@ -257,9 +257,8 @@ def test_every_mapping_by_hand(name, kernels_of):
     layer = MultiheadAttention(E, H, batch_first=True, mapping=name, **own)
     q, k, v = inputs(batch_first=True)
     padding, mask = forbidden(N, S), forbidden(L, S)
-    with dispatch.use(kernels_of):
-        out, weights = layer(q, k, v, padding, attn_mask=mask, average_attn_weights=False)
-        fast, none = layer(q, k, v, padding, attn_mask=mask, need_weights=False)
+    out, weights = layer(q, k, v, padding, attn_mask=mask, average_attn_weights=False)
+    fast, none = layer(q, k, v, padding, attn_mask=mask, need_weights=False)
     truth, p = by_hand(layer, q, k, v, padding[:, None, None] | mask)
     close(weights.double(), p, 1e-5)
     assert ((weights == 0) | (p != 0)).all() or name == "sigsoftmax"

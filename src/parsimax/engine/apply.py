@@ -51,7 +51,7 @@ def apply(
     check_scores(scores, dtype, where, least=0)
     if scores.dim() == 0:  # one entry, as for torch.softmax
         given = scores.reshape(1)
-        options |= {"dim": dim, "mask": mask, "dtype": dtype, "where": where, "kernel": kernel}
+        options.update(dim=dim, mask=mask, dtype=dtype, where=where, kernel=kernel)
         return apply(formula, given, *parameters, **options).reshape(())
     dim = check_dim(dim, scores.dim(), where)
     x = scores if dtype is None else scores.to(dtype)

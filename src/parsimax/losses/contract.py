@@ -212,7 +212,7 @@ def classification_loss(bound: Bound, scores: Tensor, target: Tensor, options: O
     out = loss_dtype(scores)
     run = partial(evaluate, width=1, dtype=work)
     kinds = {"soft": soft, "smoothing": options.label_smoothing, "weight": options.weight}
-    kinds |= {"conjugate": bound.kernel is not None, "entropy": bound.entropy is not None, "target": target}
+    kinds.update(conjugate=bound.kernel is not None, entropy=bound.entropy is not None, target=target)
     served = kernels_serve(where, x, *raw, **kinds)
     if soft:
         rows = partial(soft_rows, bound, options.label_smoothing)

@@ -78,7 +78,7 @@ def linear_entmax_loss(
         # As F.linear would: the layer in the lower precision, the loss in that of cross_entropy there.
         low, out = torch.get_autocast_dtype(kind), _out_dtype(hidden)
         options: dict[str, Any] = {"class_weight": class_weight, "softcap": softcap, "ignore_index": ignore_index}
-        options |= {"reduction": reduction, "label_smoothing": label_smoothing}
+        options.update(reduction=reduction, label_smoothing=label_smoothing)
         bias = None if bias is None else bias.to(low)
         with torch.autocast(kind, enabled=False):
             return linear_entmax_loss(hidden.to(low), weight.to(low), target, alpha, bias=bias, **options).to(out)
