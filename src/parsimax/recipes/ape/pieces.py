@@ -7,13 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..kit.recipe import DataError
+from ..text.bert import NAMES, word_pieces
 from ..text.codec import BOS, EOS, SPECIAL, UNK, Codec
 
 if TYPE_CHECKING:
     from typing_extensions import Self
-
-NAMES = ("[PAD]", "[CLS]", "[SEP]", "[UNK]")  # what BERT calls <pad>, <s>, </s> and <unk>
-MASK = "[MASK]"
 
 
 class WordPieces(Codec):
@@ -41,16 +39,7 @@ class WordPieces(Codec):
     @classmethod
     def learn(cls, texts: Iterable[str], size: int, lowercase: bool, bert: dict[str, Any]) -> Self:
         """Pieces of ``texts``, for a BERT that is made on the spot."""
-        from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
-
-        tokenizer = Tokenizer(models.WordPiece(unk_token=NAMES[UNK]))
-        tokenizer.normalizer = normalizers.BertNormalizer(lowercase=lowercase, strip_accents=False)
-        tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-        tokenizer.decoder = decoders.WordPiece()
-        special = [*NAMES, MASK]
-        trainer = trainers.WordPieceTrainer(vocab_size=size, special_tokens=special, show_progress=False)
-        tokenizer.train_from_iterator(texts, trainer)
-        return cls(tokenizer, bert)
+        return cls(word_pieces(texts, size, lowercase), bert)
 
     @classmethod
     def of_folder(cls, folder: Path, bert: dict[str, Any]) -> Self:
