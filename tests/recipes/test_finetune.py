@@ -406,6 +406,18 @@ def test_long_texts_are_cut_and_it_is_said(tmp_path, capsys):
     assert tokens.sizes == [8, 5] and tokens.lengths[0] > 8 and tokens.long == [0]
 
 
+def test_positions_behind_that_of_padding():
+    """RoBERTa with 20 positions reads 18 tokens: the first two are not for tokens."""
+    sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
+    config = transformers.RobertaConfig(vocab_size=40, max_position_embeddings=20, pad_token_id=1, **sizes)
+    model = transformers.RobertaForSequenceClassification(config).eval()
+    most = Encoder(model, _tokenizer()).most(128)
+    assert most == 18 and model(torch.full((1, most), 7)).logits.shape == (1, 2)
+    with pytest.raises((IndexError, RuntimeError)):
+        model(torch.full((1, most + 1), 7))
+    assert Encoder(transformers.BertForSequenceClassification(bert_config()), _tokenizer()).most(128) == 40
+
+
 def test_a_text_that_says_sep_does_not_mean_it():
     tokenizer = _tokenizer()
     ids = Tokens([("a [SEP] b",)], tokenizer, 40).rows[0]["input_ids"]

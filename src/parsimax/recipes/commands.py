@@ -135,6 +135,8 @@ def turn(folder: Path, split: str, checkpoint: str, changed_data: bool, words: S
     recipe = entry.recipe()
     settings.check()
     places = dial.settings_of(settings, words_of(words), recipe.dials)
+    for _, own in places:
+        own.check()
     provenance.check(recipe, settings, run, (split,), changed_data)
     sweep = dial.sweep(recipe, places, split, lambda own: weighted(run, entry, own, checkpoint), progress)
     written = dial.write(sweep, split, flat(settings), folder)

@@ -34,8 +34,18 @@ class Encoder(NamedTuple):
 
     def most(self, longest: int) -> int:
         """Tokens that it takes, and is to take."""
-        own = (getattr(self.model.config, "max_position_embeddings", None), self.tokenizer.model_max_length)
+        own = (positions(self.model), self.tokenizer.model_max_length)
         return min(longest, *(number for number in own if isinstance(number, int) and number > 0))
+
+
+def positions(model: Any) -> int | None:
+    """Tokens that an encoder has positions for; RoBERTa and its kin count them from behind that of padding on."""
+    count: int | None = getattr(model.config, "max_position_embeddings", None)
+    for name, module in model.named_modules():
+        if count is not None and name.endswith("position_embeddings"):
+            before = getattr(module, "padding_idx", None)
+            return count if before is None else count - before - 1
+    return count
 
 
 def start(settings: Settings, texts: Sequence[str], classes: list[str]) -> Encoder:

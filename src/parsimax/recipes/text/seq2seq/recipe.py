@@ -11,6 +11,7 @@ import torch
 
 from ...kit.recipe import Answer, DataError, Evaluation, Recipe
 from ...kit.runs import Run
+from ...kit.settings import SettingsError
 from ..codec import Codec
 from .evaluate import evaluate
 from .examples import Examples
@@ -107,7 +108,9 @@ class TextRecipe(Recipe[Any, Seq2SeqTask, Q, O]):
         place = key.split(".")[-2]
         if place == "output":
             return 1 - float(figures["next tokens a step"]) / task.codec.size
-        return 1 - float(figures[f"density ({KINDS[place]})"])
+        if (name := f"density ({KINDS[place]})") not in figures:
+            raise SettingsError(f"the zeros of model.{place} are not measured for this kind of model")
+        return 1 - float(figures[name])
 
     def predict(self, task: Seq2SeqTask, settings: Any, queries: Sequence[Q], options: O) -> list[Answer]:
         return outputs(task, [self.source(query) for query in queries], settings.search, options)
