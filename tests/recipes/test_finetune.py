@@ -30,7 +30,7 @@ from parsimax.recipes.finetune.settings import Data
 from parsimax.recipes.kit import dial
 from parsimax.recipes.kit.checkpoints import weights
 from parsimax.recipes.kit.recipe import DataError
-from parsimax.recipes.text.bert import PACKAGE
+from parsimax.recipes.text.bert import PACKAGE, word_pieces
 
 TINY = ["width=16", "heads=2", "layers=2", "inner=16", "pretrain=2", "vocabulary=150"]
 QUICK = ["steps=6", "eval_every=3", "tensorboard=false", "batch_tokens=256"]
@@ -92,6 +92,16 @@ def test_docstrings_are_of_one_family_and_one_split():
     texts = [text for found in rows.values() for text, _ in found]
     assert len({*texts}) == len(texts) > 2000 and len(rows["val"]) == len(rows["test"]) == docstrings.HELD_OUT
     assert {family for _, family in rows["train"]} == {*docstrings.FAMILIES}
+
+
+def test_word_pieces_are_always_the_same():
+    texts = ["The quick brown fox jumps over lazy dogs", "Pack my box with five dozen liquor jugs"] * 3
+    learned = [word_pieces(texts, 70, True) for _ in range(6)]
+    assert all(one.get_vocab() == learned[0].get_vocab() for one in learned)
+    (pieces, *_), letters = learned, {letter for text in texts for letter in text.lower().replace(" ", "")}
+    assert pieces.get_vocab_size() == 70 and letters <= {one.removeprefix("##") for one in pieces.get_vocab()}
+    said = pieces.encode("Fox, quick", add_special_tokens=False).tokens
+    assert "".join(said).replace("##", "") == "fox[UNK]quick" and len(said) < 9, "some pieces are longer than a letter"
 
 
 def test_the_embedded_data_with_every_kind_of_mapping(capsys):

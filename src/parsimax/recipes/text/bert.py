@@ -54,15 +54,27 @@ def check_weights(folder: Path, key: str) -> None:
 
 
 def word_pieces(texts: Iterable[str], size: int, lowercase: bool) -> Any:
-    """A tokenizer of the ``tokenizers`` library with BERT's special tokens, learned from ``texts``."""
+    """A tokenizer of the ``tokenizers`` library with BERT's special tokens, learned from ``texts``: always the same.
+
+    By itself the library numbers the letters inside words at random, and breaks ties by these numbers. So here they are
+    given to it in order, and what it learned becomes the vocabulary of a tokenizer for which they are not special.
+    """
     from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
-    tokenizer = Tokenizer(models.WordPiece(unk_token=NAMES[3]))
-    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=lowercase, strip_accents=False)
-    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    tokenizer.decoder = decoders.WordPiece()
-    trainer = trainers.WordPieceTrainer(vocab_size=size, special_tokens=[*NAMES, MASK], show_progress=False)
-    tokenizer.train_from_iterator(texts, trainer)
+    normalizer = normalizers.BertNormalizer(lowercase=lowercase, strip_accents=False)
+    splitter = pre_tokenizers.BertPreTokenizer()
+    texts = [normalizer.normalize_str(text) for text in texts]
+    words = {word for text in texts for word, _ in splitter.pre_tokenize_str(text)}
+    letters = sorted({word[0] for word in words}) + sorted({f"##{letter}" for word in words for letter in word[1:]})
+    learning = Tokenizer(models.WordPiece(unk_token=NAMES[3]))
+    learning.pre_tokenizer = splitter
+    special = [*NAMES, MASK]
+    learning.train_from_iterator(
+        texts, trainers.WordPieceTrainer(vocab_size=size, special_tokens=[*special, *letters], show_progress=False)
+    )
+    tokenizer = Tokenizer(models.WordPiece(learning.get_vocab(), unk_token=NAMES[3]))
+    tokenizer.normalizer, tokenizer.pre_tokenizer, tokenizer.decoder = normalizer, splitter, decoders.WordPiece()
+    tokenizer.add_special_tokens(special)
     return tokenizer
 
 
