@@ -22,7 +22,7 @@ import torch
 
 from parsimax.recipes.commands import restored
 from parsimax.recipes.text.codec import BOS, EOS
-from parsimax.recipes.text.seq2seq.evaluate import spread
+from parsimax.recipes.text.lengths import spread
 from parsimax.recipes.text.seq2seq.exact import exact
 from parsimax.recipes.text.seq2seq.examples import Examples
 from parsimax.recipes.text.seq2seq.search import beam

@@ -1,10 +1,13 @@
-"""The tables of docs/inflection_results.md and docs/translation_results.md: every cell tuned alike, then repeated.
+"""Tables of trainings, such as docs/inflection_results.md: every cell tuned alike, then repeated.
 
     python benchmarks/tuned.py run inflection --data PATH/sigmorphon2018 --runs out/inflection
     python benchmarks/tuned.py table inflection --runs out/inflection
+    python benchmarks/tuned.py run scene --data PATH/multilabel/scene --runs out/scene
+    python benchmarks/tuned.py run sst2 --data PATH/sst2 --runs out/sst2
 
-Each cell (a pair of output and attention mapping) chooses its settings from the same grid by its own dev figure, one
-setting after the other; what it chose is trained with more seeds and only then evaluated on the test data. `run` does
+Each cell (a pair of output and attention mapping, or a layer) chooses its settings from the same grid by its own dev
+figure, one setting after the other or all combinations at once, as the plan says; what it chose is trained with more
+seeds and only then evaluated on the test data. `run` does
 what is missing, on one thread, and goes on with what was stopped; several may run at once in the same folder. Each
 finished training is a line of RUNS/results.jsonl. `table` prints the page from that file alone, also when not all is
 done. Words such as ``train.steps=100`` after `run` are settings for every training.
@@ -15,12 +18,13 @@ from __future__ import annotations
 import argparse
 import csv
 import fcntl
+import itertools
 import json
 import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -36,7 +40,7 @@ class Plan:
     """A table: its rows, the grid they are tuned on, and the seeds of what was chosen.
 
     ``grid`` is searched in its order: a setting over all its values, those after it at ``start``, then the next one
-    with the best of this one.
+    with the best of this one; or ``whole``, every combination. ``data`` is what the data are called.
     """
 
     recipe: str
@@ -48,6 +52,16 @@ class Plan:
     seeds: tuple[int, ...] = (1, 2, 3)
     first: int = 2  # so many cells are compared in the first place, and done before all others
     common: tuple[str, ...] = ()
+    whole: bool = False
+    data: str = ""
+    cells_are: str = "output / attention"
+
+    def options(self) -> list[Callable[[Values], list[Values]]]:
+        """The stages of the search, each a function from what was best before to what is tried."""
+        if self.whole:
+            every = [dict(zip(self.grid, values, strict=True)) for values in itertools.product(*self.grid.values())]
+            return [lambda best: every]
+        return [lambda best, key=key: [{**best, key: one} for one in self.grid[key]] for key in self.grid]
 
 
 def pair(output: str, attention: str) -> list[str]:
@@ -64,7 +78,53 @@ def learned(rate: int) -> list[str]:
     return three("entmax", "entmax", *alphas, f"train.alpha_lr={rate}")
 
 
+def several_labels(data: str, rate: float) -> Plan:
+    """Every last layer of `multilabel`; ``rate`` leaves the mean number of labels, rounded."""
+    kinds = ("sigmoid", "softmax", "sparsemax", "sparsemax-hinge", "sparsehourglass", "entmax", "rsoftmax")
+    cells = {kind: [f"model.layer={kind}", f"model.rate={rate}"] for kind in (*kinds, "rsoftmax-predicted")}
+    return Plan(
+        "multilabel",
+        "",
+        {name: cells[name] for name in ("rsoftmax-predicted", *kinds)},
+        {"train.lr": (0.002, 0.0005, 0.008), "train.weight_decay": (0.0, 0.3)},
+        {},
+        "micro F1",
+        seeds=(1, 2, 3, 4, 5),
+        first=len(cells),
+        common=("train.eval_every=50", "train.tensorboard=false"),
+        whole=True,
+        data=data,
+        cells_are="layer",
+    )
+
+
+def encoders(data: str, *words: str) -> Plan:
+    """MiniLM with three attention mappings; the rate of r-softmax is raised over the first half of the steps."""
+    return Plan(
+        "finetune",
+        "minilm",
+        {
+            "softmax": ["model.mapping=softmax"],
+            "r-softmax, rate 0.15": ["model.mapping=rsoftmax", "model.rate=0.15"],
+            "sparsemax": ["model.mapping=sparsemax"],
+        },
+        {"train.lr": (1e-4, 5e-5)},
+        {},
+        "accuracy",
+        first=3,
+        common=("train.steps=400", "train.eval_every=50", "train.warmup=40", "train.tensorboard=false", *words),
+        data=data,
+        cells_are="attention",
+    )
+
+
 PLANS = {
+    "scene": several_labels("scene", 0.834),
+    "yeast": several_labels("yeast", 0.715),
+    "corel5k": several_labels("corel5k", 0.9895),
+    "sst2": encoders("sst2"),
+    "rte": encoders("rte", "data.text=sentence1,sentence2", "data.label=label", "data.dev_is_test=true"),
+    "mrpc": encoders("mrpc", "data.text=#1 String,#2 String", "data.label=Quality", "data.dev_is_test=true"),
     "inflection": Plan(
         "inflection",
         "sigmorphon",
@@ -162,14 +222,14 @@ def missing(plan: Plan, cell: str, known: list[Done]) -> list[Training]:
     """The trainings of a cell that can be begun now."""
     own = [done for done in known if done.cell == cell]
     values = {key: plan.start.get(key, choices[0]) for key, choices in plan.grid.items()}
-    for stage, (key, choices) in enumerate(plan.grid.items()):
-        options = [{**values, key: choice} for choice in choices]
-        tries = [Training((stage, at), cell, option, plan.seeds[0]) for at, option in enumerate(options)]
+    stages = plan.options()
+    for stage, options in enumerate(stages):
+        tries = [Training((stage, at), cell, option, plan.seeds[0]) for at, option in enumerate(options(values))]
         if open_ := [each for each in tries if not any(done.is_of(each) for done in own)]:
             return open_
         tried = [done for each in tries for done in own if done.is_of(each)]
         values = max(tried, key=lambda done: done.dev.get(plan.figure, -1.0)).values
-    wanted = [Training((len(plan.grid) + at, 0), cell, values, seed) for at, seed in enumerate(plan.seeds)]
+    wanted = [Training((len(stages) + at, 0), cell, values, seed) for at, seed in enumerate(plan.seeds)]
     left = []
     for each in wanted:
         done = next((done for done in own if done.is_of(each)), None)
@@ -213,7 +273,8 @@ def carry_out(plan: Plan, training: Training, options: argparse.Namespace) -> Do
         given = [f"data.root={options.data}", f"train.seed={training.seed}"]
         all_words = [*plan.cells[training.cell], *settings, *plan.common, *given, *options.settings]
         words = {word.partition("=")[0]: word for word in all_words}.values()  # the last of a setting counts
-        code, error = command("train", plan.recipe, "--config", plan.config, "--run", str(folder), *words)
+        config = ["--config", plan.config] if plan.config else []
+        code, error = command("train", plan.recipe, *config, "--run", str(folder), *words)
     if code < 0 or code == 130:
         sys.exit(f"{folder} was stopped by signal {-code}; `run` goes on with it")
     if code and "the loss is" not in error:  # a rate too high is a result; a full disk, say, is not

@@ -12,6 +12,22 @@ if TYPE_CHECKING:
     Row = tuple[str, list[Done], list[Done]]
 
 COLUMNS = {
+    "multilabel": {
+        "micro F1, %": lambda test: 100 * test["micro F1"],
+        "macro F1, %": lambda test: 100 * test["macro F1"],
+        "example F1, %": lambda test: 100 * test["example F1"],
+        "subset accuracy, %": lambda test: 100 * test["subset accuracy"],
+        "Hamming loss": lambda test: test["Hamming loss"],
+        "labels a row": lambda test: test["predicted labels a row"],
+        "zeros, %": lambda test: 100 * test["zeros"],
+    },
+    "finetune": {
+        "accuracy, %": lambda test: 100 * test["accuracy"],
+        "F1, %": lambda test: 100 * test["F1"],
+        "Matthews": lambda test: test["Matthews"],
+        "zeros, %": lambda test: 100 * test["zeros"],
+        "attended tokens": lambda test: test["attended tokens"],
+    },
     "inflection": {
         "accuracy, %": lambda test: 100 * statistics.fmean(test["accuracy by language"].values()),
         "edit distance": lambda test: test["edit distance"],
@@ -56,21 +72,22 @@ def short(key: str) -> str:
 
 def page(plan: Plan, rows: list[Row]) -> str:
     about = (
-        f"Printed by `python benchmarks/tuned.py table {plan.recipe} --runs RUNS` from what `run` trained there: "
-        f"{', '.join(plan.common) or 'the shipped settings'}, the rest as `{plan.config}.yaml` has it. "
+        f"Printed by `python benchmarks/tuned.py table {plan.data or plan.recipe} --runs RUNS` from what `run` trained "
+        f"there: {', '.join(plan.common) or 'the shipped settings'}, the rest as "
+        f"{f'`{plan.config}.yaml` has it' if plan.config else 'it is by default'}. "
         f"Each cell chose {' and '.join(map(short, plan.grid))} from the same grid by its own dev {plan.figure} "
         "(the table of the tuning has every try); what it chose was trained with the seeds given. Means over seeds, "
         "the lowest and the highest in brackets; test data, which nothing was chosen by."
     )
     lines = [
-        f"# {plan.recipe.capitalize()}: measured",
+        f"# {plan.recipe.capitalize()}{f', {plan.data}' if plan.data else ''}: measured",
         "",
         about,
         "",
         *final(plan, rows),
-        *by_language(rows),
+        *by_language(plan, rows),
         *tries(plan, rows),
-        *curves(rows),
+        *curves(plan, rows),
     ]
     return "\n".join(lines)
 
@@ -83,16 +100,16 @@ def final(plan: Plan, rows: list[Row]) -> list[str]:
         figures = [shown([column(test) for test in tested]) for column in columns.values()]
         settings = [f"{value:g}" for value in chosen[0].values.values()]
         cells.append([cell, *settings, str(len(tested)), *figures])
-    return table(["output / attention", *map(short, plan.grid), "seeds", *columns], cells)
+    return table([plan.cells_are, *map(short, plan.grid), "seeds", *columns], cells)
 
 
-def by_language(rows: list[Row]) -> list[str]:
-    tested = [(cell, [done.test["accuracy by language"] for done in chosen if done.test]) for cell, _, chosen in rows]
+def by_language(plan: Plan, rows: list[Row]) -> list[str]:
     if not any("accuracy by language" in done.test for _, _, chosen in rows for done in chosen):
         return []
+    tested = [(cell, [done.test["accuracy by language"] for done in chosen if done.test]) for cell, _, chosen in rows]
     languages = list(next(tests[0] for _, tests in tested if tests))
     cells = [[cell, *(shown([100 * test[name] for test in tests]) for name in languages)] for cell, tests in tested]
-    return ["Accuracy by language, %:", "", *table(["output / attention", *languages], cells)]
+    return ["Accuracy by language, %:", "", *table([plan.cells_are, *languages], cells)]
 
 
 def tries(plan: Plan, rows: list[Row]) -> list[str]:
@@ -109,20 +126,20 @@ def tries(plan: Plan, rows: list[Row]) -> list[str]:
     return [f"Tuning: dev {plan.figure} with seed {plan.seeds[0]}.", "", *table(["settings", *first], cells)]
 
 
-def curves(rows: list[Row]) -> list[str]:
+def curves(plan: Plan, rows: list[Row]) -> list[str]:
     """Dev loss over the steps of what was chosen: is it flat? Losses of different outputs do not compare."""
     steps = sorted({int(point["step"]) + 1 for _, _, chosen in rows for done in chosen for point in done.curve})
     cells = []
     for cell, _, chosen in rows:
-        for name, scale in (("loss", 1.0), ("accuracy", 100.0)):
+        judged = plan.figure if any(plan.figure in point for done in chosen for point in done.curve) else "accuracy"
+        greedy = "greedy " if plan.recipe in ("inflection", "translation") else ""
+        for name, title, scale in (("loss", "dev loss", 1.0), (judged, f"{greedy}dev {judged}, %", 100.0)):
             at = {
                 step: [scale * p[name] for done in chosen for p in done.curve if p["step"] + 1 == step]
                 for step in steps
             }
-            cells.append(
-                [cell, "dev loss" if name == "loss" else "greedy dev accuracy, %", *map(shown_mean, at.values())]
-            )
-    head = ["output / attention", "after steps", *map(str, steps)]
+            cells.append([cell, title, *map(shown_mean, at.values())])
+    head = [plan.cells_are, "after steps", *map(str, steps)]
     return ["Learning curves of what was chosen, means over the seeds.", "", *table(head, cells)]
 
 

@@ -16,6 +16,13 @@ def _positive(text: str) -> float:
     return number
 
 
+def _share(text: str) -> float:
+    number = float(text)
+    if not 0 <= number <= 1:
+        raise argparse.ArgumentTypeError(f"must be from 0 to 1, got {text}")
+    return number
+
+
 def _count(text: str) -> int:
     number = int(text)
     if number < 1:
@@ -75,6 +82,9 @@ def _recipe(options: argparse.Namespace) -> int:
             if not options.recipe:
                 raise ValueError("train needs the name of a recipe (see `parsimax list`), or --resume RUN")
             commands.train(options.recipe, options.settings, options.config, options.run_folder)
+        case "eval" if options.settings:
+            how = (options.split, options.checkpoint, options.changed_data)
+            commands.turn(options.run_folder, *how, options.settings, options.tolerance)
         case "eval":
             commands.evaluate(options.run_folder, options.split, options.checkpoint, options.changed_data)
         case "predict":
@@ -114,6 +124,19 @@ def _add_recipes(commands: Any, wanted: str) -> None:
     for one in (evaluate, predict, report):
         one.add_argument("run_folder", type=Path, metavar="RUN")
         one.add_argument("--checkpoint", choices=("best", "last"), default="best", help="(%(default)s)")
+    evaluate.add_argument(
+        "settings",
+        metavar="KEY=VALUE,VALUE,…",
+        nargs="*",
+        help="other values of the mapping's setting, such as model.rate=0,0.1,…,0.9: figures of each, without training",
+    )
+    evaluate.add_argument(
+        "--tolerance",
+        type=_share,
+        default=0.01,
+        metavar="SHARE",
+        help="name the sparsest of these values within this share of the best (%(default)s)",
+    )
     predict.add_argument("--input", type=Path, metavar="FILE", help="read this file (the standard input)")
     predict.add_argument(
         "--format", choices=("text", "csv", "jsonl"), help="of the input (by the file's ending, or text)"
@@ -178,7 +201,11 @@ def main(arguments: list[str] | None = None) -> int:
         sys.stdout.reconfigure(errors="replace")  # a terminal may lack α
     top = parser(next(iter(sys.argv[1:] if arguments is None else arguments), ""))
     options, rest = top.parse_known_args(arguments)
-    if rest and getattr(options, "command", None) == "train" and not any(word.startswith("-") for word in rest):
+    if (
+        rest
+        and getattr(options, "command", None) in ("train", "eval")
+        and not any(word.startswith("-") for word in rest)
+    ):
         options.settings += rest  # argparse gives up on settings that stand behind an option
     elif rest:
         top.error(f"unrecognized arguments: {' '.join(rest)}")

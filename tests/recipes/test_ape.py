@@ -16,7 +16,7 @@ import torch
 from parsimax import cli
 from parsimax.recipes.ape import mistakes
 from parsimax.recipes.ape.answers import answer, unread
-from parsimax.recipes.ape.bert import config_of, folder_of, pretrained
+from parsimax.recipes.ape.bert import config_of, pretrained
 from parsimax.recipes.ape.dual import DualSource
 from parsimax.recipes.ape.edits import edits, rendered
 from parsimax.recipes.ape.figures import changes
@@ -28,6 +28,7 @@ from parsimax.recipes.ape.settings import Data, Model, Options, Settings
 from parsimax.recipes.ape.triplets import Triplet, read
 from parsimax.recipes.kit.choice import Choice
 from parsimax.recipes.kit.recipe import DataError
+from parsimax.recipes.text.bert import folder_of
 from parsimax.recipes.text.codec import BOS, EOS, PAD, UNK
 from parsimax.recipes.text.seq2seq.exact import exact
 from parsimax.recipes.text.seq2seq.search import Found, Hypothesis, beam
@@ -395,7 +396,10 @@ def test_a_folder_of_transformers_goes_in(tmp_path, capsys):
     bert.save_pretrained(folder)
     words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "and", *(f"w{number}" for number in range(54))]
     (folder / "vocab.txt").write_text("\n".join(words))
-    assert config_of(folder_of(str(folder)))["hidden_size"] == 16 and pretrained(folder).config.hidden_size == 16
+    assert (
+        config_of(folder_of(str(folder), "model.bert"))["hidden_size"] == 16
+        and pretrained(folder).config.hidden_size == 16
+    )
     root = triplet_files(tmp_path / "data", 12)
     for part in ("src", "mt", "pe"):  # more than the BERT has positions: not read, and in nobody's way
         with (root / f"dev.{part}").open("a") as file:

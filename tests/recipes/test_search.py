@@ -9,7 +9,8 @@ import torch
 from parsimax.recipes.inflection.lstm import Lstm
 from parsimax.recipes.kit.choice import Choice
 from parsimax.recipes.text.codec import BOS, EOS, PAD
-from parsimax.recipes.text.seq2seq.evaluate import scores, spread
+from parsimax.recipes.text.lengths import spread
+from parsimax.recipes.text.seq2seq.evaluate import scores
 from parsimax.recipes.text.seq2seq.exact import exact
 from parsimax.recipes.text.seq2seq.examples import padded
 from parsimax.recipes.text.seq2seq.outputs import aligned, surely

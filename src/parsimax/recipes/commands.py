@@ -17,7 +17,7 @@ from typing import Any
 from . import RECIPES, Entry, find
 from .kit import durable, runs
 from .kit.options import flag
-from .kit.settings import SettingsError, changed, from_yaml, kind_text, leaves, shown, to_yaml, unknown, words_of
+from .kit.settings import SettingsError, changed, flat, from_yaml, kind_text, leaves, shown, to_yaml, unknown, words_of
 from .kit.show import cell, print_figures, print_table, progress
 
 NEEDED = ("lightning", "yaml")  # by every recipe
@@ -127,6 +127,25 @@ def evaluate(folder: Path, split: str, checkpoint: str, changed_data: bool) -> N
         print(f"outputs: {path}")
 
 
+def turn(folder: Path, split: str, checkpoint: str, changed_data: bool, words: Sequence[str], tolerance: float) -> None:
+    """Figures at other values of the mapping's setting, with the weights as they are."""
+    from .kit import dial, provenance
+
+    run, entry, settings = opened(folder)
+    recipe = entry.recipe()
+    settings.check()
+    places = dial.settings_of(settings, words_of(words), recipe.dials)
+    for _, own in places:
+        own.check()
+    provenance.check(recipe, settings, run, (split,), changed_data)
+    sweep = dial.sweep(recipe, places, split, lambda own: weighted(run, entry, own, checkpoint), progress)
+    written = dial.write(sweep, split, flat(settings), folder)
+    print(f"{folder}, {split}, {checkpoint} checkpoint")
+    print_table(dial.table(sweep))
+    for line in (*dial.spoken(sweep, tolerance), *written):
+        print(line)
+
+
 def predict(folder: Path, checkpoint: str, source: Path | None, form: str | None, given: Namespace) -> int:
     """An answer for each line of a file or of the standard input; the status is 1 if a line has none."""
     from .kit import answers, inputs, options
@@ -219,14 +238,27 @@ def _fit(entry: Entry, settings: Any, run: runs.Run, task: Any, resume: bool) ->
     run.add_results("val", figures)
     print(f"{run.folder}: on the validation data, with the best checkpoint:")
     print_figures(figures)
+    for path in recipe.export(best, run):
+        print(f"also: {path}")
 
 
-def restored(folder: Path, checkpoint: str) -> tuple[runs.Run, Entry, Any, Any]:
-    """A run, its recipe and settings, and its task with the weights of the best or last checkpoint."""
+def opened(folder: Path) -> tuple[runs.Run, Entry, Any]:
+    """A run, its recipe and settings."""
     run = runs.open_run(folder)
     entry = find(run.recipe)
     settings = run.settings(entry.settings())
     need(entry)
+    return run, entry, settings
+
+
+def restored(folder: Path, checkpoint: str) -> tuple[runs.Run, Entry, Any, Any]:
+    """A run, its recipe and settings, and its task with the weights of the best or last checkpoint."""
+    run, entry, settings = opened(folder)
+    return run, entry, settings, weighted(run, entry, settings, checkpoint)
+
+
+def weighted(run: runs.Run, entry: Entry, settings: Any, checkpoint: str) -> Any:
+    """The task of these settings with the weights of the run's best or last checkpoint."""
     path = run.best if checkpoint == "best" else run.last
     if not path.exists():
         raise SettingsError(f"{path} does not exist: the run has not come to its first validation")
@@ -234,7 +266,7 @@ def restored(folder: Path, checkpoint: str) -> tuple[runs.Run, Entry, Any, Any]:
 
     task = entry.recipe().reopen(settings, run, data=False)
     try:
-        return run, entry, settings, restore(task, path)
+        return restore(task, path)
     except SettingsError as error:
         other = run.last if path == run.best else run.best
         hint = f"; --checkpoint {other.stem} may be whole" if other.exists() and "damaged" in str(error) else ""

@@ -7,13 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..kit.recipe import DataError
+from ..text.bert import NAMES, word_pieces
 from ..text.codec import BOS, EOS, SPECIAL, UNK, Codec
 
 if TYPE_CHECKING:
     from typing_extensions import Self
-
-NAMES = ("[PAD]", "[CLS]", "[SEP]", "[UNK]")  # what BERT calls <pad>, <s>, </s> and <unk>
-MASK = "[MASK]"
 
 
 class WordPieces(Codec):
@@ -41,25 +39,7 @@ class WordPieces(Codec):
     @classmethod
     def learn(cls, texts: Iterable[str], size: int, lowercase: bool, bert: dict[str, Any]) -> Self:
         """Pieces of ``texts``, for a BERT that is made on the spot."""
-        from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
-
-        def tokenizer(vocabulary: dict[str, int]) -> Any:
-            made = Tokenizer(models.WordPiece(vocabulary, unk_token=NAMES[UNK]))
-            made.normalizer = normalizers.BertNormalizer(lowercase=lowercase, strip_accents=False)
-            made.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-            made.decoder = decoders.WordPiece()
-            return made
-
-        texts, learner, special = list(texts), tokenizer({}), [*NAMES, MASK]
-        letters = sorted({*"".join(map(learner.normalizer.normalize_str, texts))} - {*" "})
-        # The library numbers letters inside words as it meets them, which is in another order each time; and ties
-        # between pieces fall by number. Named as special they have a fixed one, and in the end they are not special.
-        inside = [f"##{letter}" for letter in letters]
-        trainer = trainers.WordPieceTrainer(vocab_size=size, special_tokens=[*special, *inside], show_progress=False)
-        learner.train_from_iterator(texts, trainer)
-        made = tokenizer(learner.get_vocab())
-        made.add_special_tokens(special)
-        return cls(made, bert)
+        return cls(word_pieces(texts, size, lowercase), bert)
 
     @classmethod
     def of_folder(cls, folder: Path, bert: dict[str, Any]) -> Self:

@@ -13,6 +13,7 @@ import torch
 from ..kit.recipe import Answer, DataError, Evaluation
 from ..kit.runs import Run
 from ..kit.show import progress
+from ..text.bert import folder_of, tiny
 from ..text.codec import EOS, Codec
 from ..text.seq2seq.evaluate import evaluate
 from ..text.seq2seq.examples import Examples
@@ -58,7 +59,7 @@ class Ape(TextRecipe[Query, Options]):
 
     def learn(self, settings: Settings, pairs: Pairs) -> WordPieces:
         if settings.model.bert != "tiny":
-            folder = bert.folder_of(settings.model.bert)
+            folder = folder_of(settings.model.bert, bert.KEY)
             return WordPieces.of_folder(folder, bert.config_of(folder))
         texts = (text for source, edited in pairs for text in (*source.split("\t"), edited))
         codec = WordPieces.learn(texts, settings.data.vocabulary, settings.data.lowercase, {})
@@ -91,9 +92,9 @@ class Ape(TextRecipe[Query, Options]):
         if own.kind == "dual-source":
             return None
         if own.bert != "tiny":
-            return bert.pretrained(bert.folder_of(own.bert))
+            return bert.pretrained(folder_of(own.bert, bert.KEY))
         texts = [text for source, edited in train for text in (*source.split("\t"), edited) if text]
-        return bert.tiny(codec, texts, own.pretrain, settings.train.seed, progress)
+        return tiny(codec.tokenizer, codec.bert, texts, own.pretrain, settings.train.seed, progress)
 
     def reopen(self, settings: Settings, run: Run, data: bool = True) -> PostEditing:
         train, val = (self.pairs(settings, split) if data else [] for split in ("train", "val"))
@@ -153,6 +154,9 @@ class Ape(TextRecipe[Query, Options]):
         figures = {**quality(outputs, wanted), **nothing, **changes(machine, outputs, wanted)}
         rest = {name: value for name, value in found.figures.items() if name not in figures}
         return Evaluation({"triplets": len(rows), "not read": read.count(False), **figures, **rest}, rows)
+
+    def quality(self, task: Any) -> tuple[str, str]:
+        return "TER", "min"
 
     def report(self, task: Any, settings: Settings, run: Run, folder: Path) -> list[Path]:
         """Of the triplets that the model can read."""

@@ -12,7 +12,8 @@ from torch import Tensor
 
 from ..kit.runs import Run, write
 from ..text.codec import PAD, Codec
-from ..text.seq2seq.evaluate import decode, spread
+from ..text.lengths import spread
+from ..text.seq2seq.evaluate import decode
 from ..text.seq2seq.examples import Examples
 from ..text.seq2seq.model import Seq2Seq
 from ..text.seq2seq.recipe import Pairs

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 
 from ..text.codec import Codec
-from ..text.lengths import in_order
-from ..text.seq2seq.evaluate import TOKENS, spread
+from ..text.lengths import in_order, spread
+from ..text.seq2seq.evaluate import TOKENS
 from ..text.seq2seq.examples import Examples
 from ..text.seq2seq.model import Seq2Seq
 from ..text.seq2seq.search import beam

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..kit.recipe import Answer, DataError, Evaluation, Recipe
 from ..kit.runs import Run
-from .images import BRIGHTEST, SIDE, Images, splits
+from .images import BRIGHTEST, CLASSES, SIDE, Images, splits
 from .model import Digits
 from .pictures import write
 from .settings import Options, Settings
@@ -56,6 +57,9 @@ class DigitsRecipe(Recipe[Settings, Digits, Image, Options]):
             figures,
             [{"wanted": digit, **known(row)} for digit, row in zip(images.digits.tolist(), p, strict=True)],
         )
+
+    def zeros(self, task: Digits, figures: Mapping[str, Any], key: str) -> float:
+        return 1 - float(figures["possible digits"]) / CLASSES
 
     def read(self, task: Digits, line: str, options: Options) -> Image:
         """64 numbers, by commas, tabs or blanks."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
@@ -78,6 +79,29 @@ def folder(path: Path) -> None:
         sync(one.parent)
 
 
+def replace_folder(path: Path, fill: Callable[[Path], None]) -> None:
+    """Let ``path`` be a folder that ``fill`` has filled: whole and synced, or as it was before."""
+    beside, old = (path.with_name(f".{path.name}.{os.getpid()}{kind}{PART}") for kind in ("", ".old"))
+    try:
+        beside.mkdir()
+        fill(beside)
+        for one in sorted(beside.rglob("*")):
+            if one.is_file():
+                with one.open("rb") as file:
+                    os.fsync(file.fileno())
+        if path.exists():
+            path.rename(old)
+        beside.rename(path)
+    except OSError as error:
+        raise RuntimeError(f"cannot write {path}: {error.strerror or error}") from None
+    finally:
+        if old.exists() and not path.exists():
+            old.rename(path)
+        for one in (beside, old):
+            shutil.rmtree(one, ignore_errors=True)
+    sync(path.parent)
+
+
 @contextlib.contextmanager
 def turn(path: Path) -> Iterator[None]:
     """Wait until no other process is in its turn for this folder; the turn ends with the process, however it ends."""
@@ -92,9 +116,12 @@ def turn(path: Path) -> Iterator[None]:
 
 
 def sweep(folder: Path) -> None:
-    """Remove what a writer that was killed left of checkpoints; only the holder of the folder's lock may."""
+    """Remove what a writer that was killed left of checkpoints and folders; only the holder of the lock may."""
     for path in (folder / "checkpoints").glob(f".*{PART}"):
         path.unlink(missing_ok=True)
+    for path in folder.glob(f".*{PART}"):
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
 
 
 @contextlib.contextmanager

@@ -148,9 +148,27 @@ class Recipe(ABC, Generic[S, T, Q, O]):
         """What training costs beside the same model with softmax, measured on the trained task."""
         return {}
 
+    def export(self, task: T, run: Run) -> list[Path]:
+        """Write the trained task into the run as other programs read it; return what was written."""
+        return []
+
     def files(self, settings: S, split: str) -> list[Path]:
         """The files that a split is read from, which must not change during a run; none for embedded data."""
         return []
+
+    def dials(self, settings: S) -> list[str]:
+        """The settings that `eval` may turn without training again: every number of a mapping that is in use."""
+        from .dial import numbers_of_mappings
+
+        return numbers_of_mappings(settings)
+
+    def quality(self, task: T) -> tuple[str, str]:
+        """The figure of an evaluation that says what is better, whatever the mapping; and "max" or "min"."""
+        return task.monitor, task.mode
+
+    def zeros(self, task: T, figures: Mapping[str, Any], key: str) -> float:
+        """The measured share of exact zeros of the mapping that the setting ``key`` belongs to."""
+        return float(figures["zeros"])
 
     def read(self, task: T, line: str, options: O) -> Q:
         """A line of plain text as a query: its columns by tabs, unless the recipe knows better."""

@@ -81,7 +81,7 @@ def changed(settings: S, words: Mapping[str, Any], source: str = "") -> S:
     for word, value in words.items():
         if value is None and any(key.startswith(f"{word}.") for key in known):
             continue  # a group of a file with nothing in it
-        key = _full(word, known, source)
+        key = full(word, known, source)
         if key in given:
             raise SettingsError(f"{source}{key} is given twice, as {given[key]} and as {word}")
         given[key] = word
@@ -165,7 +165,8 @@ def shown(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def _full(word: str, known: Mapping[str, Leaf], source: str) -> str:
+def full(word: str, known: Mapping[str, Any], source: str = "") -> str:
+    """The key that a word means, which may leave out its groups; SettingsError if that is none or several."""
     if word in known:
         return word
     ends = [key for key in known if key.endswith(f".{word}")]

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import resource
+import statistics
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from typing import Any
 import torch
 
 from ...analysis import figures as drawn
-from ...analysis import rank
+from ...analysis import measures, rank, record
 from ..kit.pictures import curves
 from ..kit.recipe import Answer, Evaluation, Recipe
 from ..kit.runs import Run
@@ -62,6 +63,7 @@ class LmRecipe(Recipe[Settings, Lm, Beginning, Options]):
         show("reading the text")
         measured = task.measure(text)
         figures: dict[str, Any] = {"words": text.columns.numel(), **measured}
+        figures |= self.density(task, text)
         figures["unknown"] = (text.columns == UNK).double().mean().item()
         if (spectrum := self.spectrum(task, text)) is not None:
             figures |= {"rank": spectrum.rank, "rank of linear softmax": settings.model.embedding + 2}
@@ -73,6 +75,30 @@ class LmRecipe(Recipe[Settings, Lm, Beginning, Options]):
         unit = 1 if sys.platform == "darwin" else 1024
         figures["peak memory MB"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 2**20
         return Evaluation(figures, [{"text": task.words.text(one)} for one in texts])
+
+    def density(self, task: Lm, text: Windows) -> dict[str, float]:
+        """The share of the words before it that a word attends to, in the first window of the text."""
+        if task.settings.model.kind != "transformer":
+            return {}
+        with torch.no_grad(), record(task.model) as recording:
+            task.model(next(iter(text)).entered.to(task.device))
+        return {"density (self)": statistics.fmean(head.density for head in measures(recording))}
+
+    def dials(self, settings: Settings) -> list[str]:
+        own = settings.model
+        used = {
+            "model.output.": own.head == "linear" or own.head.startswith("mixture"),
+            "model.attention.": own.kind == "transformer",
+        }
+        return [key for key in super().dials(settings) if used[f"{key.rpartition('.')[0]}."]]
+
+    def quality(self, task: Lm) -> tuple[str, str]:
+        return "ε-perplexity", "min"
+
+    def zeros(self, task: Lm, figures: Mapping[str, Any], key: str) -> float:
+        if key.startswith("model.output."):
+            return 1 - float(figures["possible words"]) / len(task.words)
+        return 1 - float(figures["density (self)"])
 
     def speed(self, task: Lm, settings: Settings) -> dict[str, float]:
         pace = task.pace()

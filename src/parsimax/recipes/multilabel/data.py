@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
@@ -13,6 +12,7 @@ from torch import Tensor
 
 from ..kit.recipe import DataError
 from ..kit.settings import unknown
+from ..text.files import ending, held_out, of_split
 from .arff import label_names, read
 from .settings import Data
 from .tables import read_csv, read_parquet
@@ -22,7 +22,6 @@ FORMATS: dict[str, Callable[[Path], tuple[list[str], list[list[float]], list[int
     ".csv": read_csv,
     ".parquet": read_parquet,
 }
-WORDS = {"train": ("train",), "val": ("val", "valid", "dev"), "test": ("test",)}
 
 
 class Rows(NamedTuple):
@@ -37,23 +36,8 @@ class Rows(NamedTuple):
         return self._replace(numbers=self.numbers[which], labels=self.labels[which])
 
 
-def ending(path: Path) -> str:
-    return Path(path.name.removesuffix(".gz")).suffix.lower()
-
-
 def file_of(root: Path, split: str) -> Path | None:
-    """The file whose name has the word of the split in it; None where there is none."""
-    if not root.is_dir():
-        raise DataError(f"data.root: {root} is not a folder")
-    found = []
-    for path in sorted(root.iterdir()):
-        stem = path.name.removesuffix(".gz").lower()
-        words = {*Path(stem).stem.replace("_", "-").replace(".", "-").split("-")}
-        if path.is_file() and ending(path) in FORMATS and words & {*WORDS[split]}:
-            found.append(path)
-    if len(found) > 1:
-        raise DataError(f"{root} has more than one file of {split}: {', '.join(path.name for path in found)}")
-    return found[0] if found else None
+    return of_split(root, split, FORMATS)
 
 
 def files(data: Data, split: str) -> list[Path]:
@@ -83,13 +67,8 @@ def load(data: Data, split: str) -> Rows:
     rows = _read(path, label_names(more[0]) if more else list(data.labels), more[0] if more else None)
     if split == "test" or file_of(data.root, "val") is not None:
         return rows
-    order = list(range(len(rows.numbers)))
-    random.Random(0).shuffle(order)
-    count = max(1, round(data.held_out * len(order)))
-    part = order[:count] if split == "val" else order[count:]
-    if not part:
-        raise DataError(f"{path} has {len(order)} rows: too few to hold data.held_out={data.held_out:g} of them out")
-    return rows.some(sorted(part))
+    train, val = held_out(len(rows.numbers), data.held_out, path)
+    return rows.some(val if split == "val" else train)
 
 
 def _read(path: Path, labels: list[str], xml: Path | None) -> Rows:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -57,8 +58,10 @@ class MultiLabel(Recipe[Settings, Labels, Numbers, Options]):
     @torch.no_grad()
     def evaluate(self, task: Labels, settings: Settings, split: str, show: Callable[[str], None]) -> Evaluation:
         rows = _same(settings, split, task.columns, task.names)
+        began = time.perf_counter()
         p, given = (part.cpu() for part in task.eval()(rows.numbers.to(task.device)))
-        measured = figures(rows.labels, given, p)
+        seconds = time.perf_counter() - began
+        measured = {**figures(rows.labels, given, p), "rows a second": len(rows.numbers) / seconds}
         if task.layer.kind == "softmax":
             measured["threshold"] = task.layer.threshold.item()
         if task.layer.kind == "entmax" and task.layer.mapping is not None:
@@ -68,6 +71,9 @@ class MultiLabel(Recipe[Settings, Labels, Numbers, Options]):
             for wanted, chosen, row in zip(rows.labels, given, p, strict=True)
         ]
         return Evaluation(measured, outputs)
+
+    def dials(self, settings: Settings) -> list[str]:
+        return {"rsoftmax": ["model.rate"], "sparsehourglass": ["model.q"]}.get(settings.model.layer, [])
 
     def read(self, task: Labels, line: str, options: Options) -> Numbers:
         """Numbers by commas, tabs or blanks."""

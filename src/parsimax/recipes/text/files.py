@@ -4,10 +4,44 @@ from __future__ import annotations
 
 import codecs
 import gzip
+import random
+import re
 import zlib
+from collections.abc import Container
 from pathlib import Path
 
 from ..kit.recipe import DataError
+
+WORDS = {"train": ("train",), "val": ("val", "valid", "dev"), "test": ("test",)}
+
+
+def ending(path: Path) -> str:
+    """That of a file's name before it was gzipped."""
+    return Path(path.name.removesuffix(".gz")).suffix.lower()
+
+
+def of_split(root: Path, split: str, endings: Container[str]) -> Path | None:
+    """The file with one of these endings whose name has a word of the split in it; None where there is none."""
+    if not root.is_dir():
+        raise DataError(f"data.root: {root} is not a folder")
+    found = [
+        path
+        for path in sorted(root.iterdir())
+        if path.is_file() and ending(path) in endings and {*re.split(r"[-_.]", path.name.lower())} & {*WORDS[split]}
+    ]
+    if len(found) > 1:
+        raise DataError(f"{root} has more than one file of {split}: {', '.join(path.name for path in found)}")
+    return found[0] if found else None
+
+
+def held_out(count: int, share: float, path: Path) -> tuple[list[int], list[int]]:
+    """Numbers of the examples of ``path`` to train on, and of the others, which are to validate on: always the same."""
+    order = list(range(count))
+    random.Random(0).shuffle(order)
+    some = max(1, round(share * count))
+    if some >= count:
+        raise DataError(f"{path} has {count} examples: too few to hold data.held_out={share:g} of them out")
+    return sorted(order[some:]), sorted(order[:some])
 
 
 def find(folder: Path, names: list[str]) -> Path:

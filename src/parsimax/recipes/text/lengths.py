@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable, Sequence
 from typing import TypeVar
@@ -60,3 +61,8 @@ def in_order(sizes: Sequence[int], budget: int) -> list[list[int]]:
             batches.append([])
         batches[-1].append(index)
     return batches
+
+
+def spread(count: int, most: int) -> list[int]:
+    """At most ``most`` places over all examples: data may be sorted, say by language."""
+    return list(range(0, count, max(1, math.ceil(count / most))))

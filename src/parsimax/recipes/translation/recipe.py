@@ -11,6 +11,7 @@ from ..text.codec import Codec, Pieces
 from ..text.seq2seq.model import Seq2Seq
 from ..text.seq2seq.recipe import Pairs, TextRecipe
 from ..text.seq2seq.settings import Options
+from ..text.seq2seq.task import Seq2SeqTask
 from ..text.seq2seq.transformer import Shape, Transformer
 from .settings import Settings
 
@@ -50,6 +51,9 @@ class Translation(TextRecipe[Sentence, Options]):
 
     def learn(self, settings: Settings, pairs: Pairs) -> Codec:
         return Pieces.learn(pairs, settings.data.vocabulary, settings.data.lowercase)
+
+    def quality(self, task: Seq2SeqTask) -> tuple[str, str]:
+        return "chrF", "max"
 
     def longest(self, settings: Settings) -> int | None:
         return settings.data.longest

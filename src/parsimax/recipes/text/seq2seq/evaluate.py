@@ -14,7 +14,7 @@ import torch
 from ....analysis import Recording, measures, record
 from ...kit.recipe import Evaluation
 from ..codec import EOS, PAD, Codec
-from ..lengths import in_order
+from ..lengths import in_order, spread
 from ..scores import edits, scores
 from .exact import exact
 from .examples import Examples
@@ -25,11 +25,6 @@ from .settings import Search
 PROVED = 50  # examples of exact search
 RECORDED = 32  # examples whose attention is measured
 TOKENS = 8192  # of a batch without gradients
-
-
-def spread(count: int, most: int) -> list[int]:
-    """At most ``most`` places over all examples: data may be sorted, say by language."""
-    return list(range(0, count, max(1, math.ceil(count / most))))
 
 
 def evaluate(

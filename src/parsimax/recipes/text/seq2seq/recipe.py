@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -11,6 +11,7 @@ import torch
 
 from ...kit.recipe import Answer, DataError, Evaluation, Recipe
 from ...kit.runs import Run
+from ...kit.settings import SettingsError
 from ..codec import Codec
 from .evaluate import evaluate
 from .examples import Examples
@@ -24,6 +25,7 @@ from .twin import beside_softmax
 Pairs = list[tuple[str, str]]
 Q = TypeVar("Q")
 O = TypeVar("O", bound=Options)  # noqa: E741
+KINDS = {"encoder": "self", "decoder": "decoder", "context": "cross", "attention": "cross"}  # as figures name them
 LONGEST = 2048  # tokens of a source that is to be answered; memory grows with the square
 
 
@@ -96,6 +98,19 @@ class TextRecipe(Recipe[Any, Seq2SeqTask, Q, O]):
     def report(self, task: Seq2SeqTask, settings: Any, run: Run, folder: Path) -> list[Path]:
         examples = Examples.of(self.pairs(settings, "val"), task.codec)
         return report(task.answering, task.codec, examples, settings.search, run, folder)
+
+    def quality(self, task: Seq2SeqTask) -> tuple[str, str]:
+        """That of the outputs: losses of different mappings do not compare."""
+        return "accuracy", "max"
+
+    def zeros(self, task: Seq2SeqTask, figures: Mapping[str, Any], key: str) -> float:
+        """Of the attention that the setting belongs to, or of the output's next tokens."""
+        place = key.split(".")[-2]
+        if place == "output":
+            return 1 - float(figures["next tokens a step"]) / task.codec.size
+        if (name := f"density ({KINDS[place]})") not in figures:
+            raise SettingsError(f"the zeros of model.{place} are not measured for this kind of model")
+        return 1 - float(figures[name])
 
     def predict(self, task: Seq2SeqTask, settings: Any, queries: Sequence[Q], options: O) -> list[Answer]:
         return outputs(task, [self.source(query) for query in queries], settings.search, options)

@@ -10,7 +10,8 @@ from ...kit.pictures import curves, save
 from ...kit.runs import Run
 from ...kit.show import cell
 from ..codec import Codec
-from .evaluate import decode, recorded, spread
+from ..lengths import spread
+from .evaluate import decode, recorded
 from .examples import Examples
 from .model import Seq2Seq
 from .settings import Search

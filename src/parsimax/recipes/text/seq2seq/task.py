@@ -9,9 +9,9 @@ from torch import Tensor
 
 from ...kit.training import Task
 from ..codec import PAD, Codec
-from ..lengths import Bucketed, in_order
+from ..lengths import Bucketed, in_order, spread
 from ..settings import Train
-from .evaluate import TOKENS, spread
+from .evaluate import TOKENS
 from .examples import Batch, Examples
 from .model import Seq2Seq
 from .search import beam

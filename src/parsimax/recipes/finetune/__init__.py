@@ -1,0 +1,1 @@
+"""A pretrained encoder of transformers with sparse attention, fine-tuned on sentences or pairs: classes or numbers."""

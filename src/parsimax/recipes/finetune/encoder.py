@@ -1,0 +1,213 @@
+"""The encoder as transformers has it: its config, tokenizer and weights, and the mapping in its attention."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from ...analysis import Recording
+from ...huggingface import desparsify, sparsify
+from ...schedules import Linear
+from ..kit import durable
+from ..kit.output import attention_words
+from ..kit.recipe import DataError
+from ..kit.settings import SettingsError
+from ..kit.show import progress
+from ..text.bert import MASK, NAMES, check_weights, config_in, folder_of, tiny, word_pieces
+from .settings import Model, Settings
+
+KEY = "model.encoder"
+KEPT = "start"  # folder in a run: config, tokenizer, and the attention before training
+BEFORE = "attention.pt"
+MODEL = "model"  # folder of the fine-tuned model, for any program that knows transformers
+
+
+class Encoder(NamedTuple):
+    """A ``transformers`` model for sequence classification, and its tokenizer."""
+
+    model: Any
+    tokenizer: Any
+
+    def most(self, longest: int) -> int:
+        """Tokens that it takes, and is to take."""
+        own = (positions(self.model), self.tokenizer.model_max_length)
+        return min(longest, *(number for number in own if isinstance(number, int) and number > 0))
+
+
+def positions(model: Any) -> int | None:
+    """Tokens that an encoder has positions for; RoBERTa and its kin count them from behind that of padding on."""
+    count: int | None = getattr(model.config, "max_position_embeddings", None)
+    for name, module in model.named_modules():
+        if count is not None and name.endswith("position_embeddings"):
+            before = getattr(module, "padding_idx", None)
+            return count if before is None else count - before - 1
+    return count
+
+
+def start(settings: Settings, texts: Sequence[str], classes: list[str]) -> Encoder:
+    """The encoder to begin with, without a mapping; ``texts`` are for a tiny one. No classes: it is to say a number."""
+    heads = _heads(classes)
+    if settings.model.encoder == "tiny":
+        return _tiny(settings, texts, heads)
+    folder = folder_of(settings.model.encoder, KEY)
+    config_in(folder, KEY)
+    check_weights(folder, KEY)
+    torch.manual_seed(settings.train.seed)  # of the layer on top
+    with _told(folder):
+        from transformers import AutoConfig, AutoModelForSequenceClassification
+
+        config = AutoConfig.from_pretrained(folder, local_files_only=True, **heads)
+        words = {"use_safetensors": True, "local_files_only": True, "dtype": torch.float32}
+        model = AutoModelForSequenceClassification.from_pretrained(folder, config=config, **words)
+        return Encoder(desparsify(model), _tokenizer(folder))
+
+
+def _heads(classes: list[str]) -> dict[str, Any]:
+    if not classes:
+        return {"num_labels": 1, "problem_type": "regression"}
+    names = dict(enumerate(classes))
+    numbers = {name: number for number, name in names.items()}
+    return {"id2label": names, "label2id": numbers, "problem_type": "single_label_classification"}
+
+
+def _tokenizer(folder: Path) -> Any:
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    if tokenizer.pad_token_id is None:
+        raise DataError(f"{KEY}: the tokenizer of {folder} has no token for padding; the recipe takes encoders")
+    return tokenizer
+
+
+def _tiny(settings: Settings, texts: Sequence[str], heads: dict[str, Any]) -> Encoder:
+    from transformers import BertConfig, BertForSequenceClassification
+
+    own = settings.model
+    pieces = word_pieces(texts, settings.data.vocabulary, settings.data.lowercase)
+    config = BertConfig(
+        vocab_size=pieces.get_vocab_size(),
+        hidden_size=own.width,
+        num_hidden_layers=own.layers,
+        num_attention_heads=own.heads,
+        intermediate_size=own.inner,
+        max_position_embeddings=settings.data.longest,
+        attention_probs_dropout_prob=0.0,
+        pad_token_id=pieces.token_to_id(NAMES[0]),
+        **heads,
+    )
+    bert = tiny(pieces, config.to_dict(), texts, own.pretrain, settings.train.seed, progress)
+    torch.manual_seed(settings.train.seed)
+    model: Any = BertForSequenceClassification(config)  # type: ignore[no-untyped-call]
+    model.bert.load_state_dict(bert.state_dict(), strict=False)  # it has no pooler
+    return Encoder(model, _fast(pieces, settings.data.longest))
+
+
+def _fast(pieces: Any, longest: int) -> Any:
+    """Word pieces as a tokenizer of transformers, which writes BERT's special tokens around one text or two."""
+    from tokenizers.processors import TemplateProcessing
+    from transformers import PreTrainedTokenizerFast
+
+    pad, cls, sep, unk = NAMES
+    pieces.post_processor = TemplateProcessing(
+        single=f"{cls} $A {sep}",
+        pair=f"{cls} $A {sep} $B:1 {sep}:1",
+        special_tokens=[(name, pieces.token_to_id(name)) for name in (cls, sep)],
+    )
+    return PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
+        tokenizer_object=pieces,
+        model_max_length=longest,
+        model_input_names=["input_ids", "token_type_ids", "attention_mask"],
+        pad_token=pad,
+        cls_token=cls,
+        sep_token=sep,
+        unk_token=unk,
+        mask_token=MASK,
+    )
+
+
+def keep(config: Any, tokenizer: Any, attention: Recording, run: Path) -> None:
+    """What a run needs beside weights goes into it: it is opened without the folder that the encoder was from.
+
+    ``config`` is that of the encoder without a mapping, ``attention`` what it was before training.
+    """
+
+    def fill(folder: Path) -> None:
+        _save(config, tokenizer, folder)
+        attention.save(folder / BEFORE)
+
+    durable.replace_folder(run / KEPT, fill)
+
+
+def export(encoder: Encoder, run: Path) -> Path:
+    """The model, mapping and all, as a folder that ``from_pretrained`` of transformers loads."""
+    durable.replace_folder(run / MODEL, lambda folder: _save(encoder.model, encoder.tokenizer, folder))
+    return run / MODEL
+
+
+def _save(what: Any, tokenizer: Any, folder: Path) -> None:
+    with quiet():
+        what.save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
+
+
+def kept(run: Path) -> Encoder:
+    """The encoder of a run, with weights yet to be loaded and without a mapping."""
+    folder = run / KEPT
+    if not folder.is_dir():
+        raise SettingsError(f"{run} has no {KEPT}/: the run was killed before it read its data, or it was removed")
+    with _told(folder):
+        from transformers import AutoConfig, AutoModelForSequenceClassification
+
+        config = AutoConfig.from_pretrained(folder, local_files_only=True)
+        make: Any = AutoModelForSequenceClassification.from_config
+        model = make(config, dtype=torch.float32)
+        return Encoder(model, _tokenizer(folder))
+
+
+def put_mapping(model: Any, own: Model, steps: int | None = None) -> None:
+    """The mapping of the settings in every attention layer; softmax leaves the model to transformers.
+
+    Over ``steps``, those of training, the rate of r-softmax rises to its value; None has it there.
+    """
+    if own.mapping == "softmax":
+        return
+    words = attention_words(own, model.config.num_attention_heads)
+    ramp = 0 if steps is None else round(own.ramp * steps)
+    rate = words.get("rate")
+    if isinstance(rate, float) and rate > 0 and ramp:
+        words["rate"] = Linear(0.0, rate, ramp)
+    sparsify(model, **words)
+
+
+@contextlib.contextmanager
+def _told(folder: Path) -> Iterator[None]:
+    """What transformers finds wrong with a folder, in a line that names it."""
+    try:
+        with quiet():
+            yield
+    except DataError:
+        raise
+    except Exception as error:  # that of a damaged file is of no kind of Python's own
+        first = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise DataError(f"{KEY}: {folder} cannot be loaded: {first}") from None
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """transformers tells of layers that are new here, and of its progress: both are known."""
+    from transformers.utils import logging as theirs
+
+    logging: Any = theirs
+    level, bar = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(level)
+        if bar:
+            logging.enable_progress_bar()

@@ -1,0 +1,235 @@
+"""The dial: a trained run at other values of its mapping's setting, measured without training again."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, is_dataclass
+from decimal import Decimal, InvalidOperation
+from pathlib import Path
+from typing import Any, TypeVar
+
+from ...parameters import LEARNED
+from . import durable
+from .choice import Choice
+from .pictures import save
+from .recipe import Recipe
+from .settings import SettingsError, changed, flat, full, shown, unknown
+
+S = TypeVar("S")
+DOTS = ("…", "...")
+MOST = 1000  # values of a list
+FOLDER = "dial"
+ROUNDS, ENOUGH = 3, 60.0  # times that all places are evaluated, and seconds after which no other round begins
+
+
+def choices(settings: Any, prefix: str = "") -> Iterator[tuple[str, Choice]]:
+    """Every choice of a mapping in ``settings``, with what its keys begin with."""
+    for one in fields(settings):
+        value = getattr(settings, one.name)
+        if is_dataclass(value):
+            if isinstance(value, Choice):
+                yield f"{prefix}{one.name}.", value
+            yield from choices(value, f"{prefix}{one.name}.")
+
+
+def numbers_of_mappings(settings: Any) -> list[str]:
+    """The keys of all mappings' settings that are numbers: what is learned is in the weights."""
+    every = ((prefix, name, value) for prefix, choice in choices(settings) for name, value in choice.own().items())
+    return [f"{prefix}{name}" for prefix, name, value in every if value != LEARNED]
+
+
+def listed(text: str) -> list[str]:
+    """The values of a list by commas; ``a,b,…,c`` goes on from b in steps of b - a, and ends with c."""
+    values: list[str] = []
+    parts = [part.strip() for part in text.split(",")]
+    for at, part in enumerate(parts):
+        if part not in DOTS:
+            values.append(part)
+            continue
+        try:
+            first, second, last = Decimal(parts[at - 2]), Decimal(parts[at - 1]), Decimal(parts[at + 1])
+            step, more = second - first, last - second
+            if at < 2 or not step or more / step < 0 or more / step > MOST:
+                raise ValueError
+        except (InvalidOperation, IndexError, ValueError):
+            raise SettingsError(f"{text!r}: … stands between two numbers and a last one, as in 0,0.1,…,0.9") from None
+        count = math.ceil(more / step)
+        values += [f"{(second + number * step).normalize():f}" for number in range(1, count)]
+    if "" in values:
+        raise SettingsError(f"{text!r} has an empty value")
+    return values
+
+
+def settings_of(settings: S, words: Mapping[str, str], dials: Any) -> list[tuple[dict[str, str], S]]:
+    """The values of each turn, and the settings with them. Lists move together; a single value holds for all.
+
+    ``dials`` gives the keys that may be turned in some settings; a mapping may be exchanged for another one, too.
+    """
+    before = flat(settings)
+    given = {full(word, before): listed(value) for word, value in words.items()}
+    sizes = {len(values) for values in given.values()} - {1}
+    if len(sizes) > 1:
+        counts = ", ".join(f"{key} has {len(values)}" for key, values in given.items())
+        raise SettingsError(f"lists of values move together and must be of one length: {counts}")
+    turns = []
+    for at in range(max(sizes, default=1)):
+        values = {key: many[at % len(many)] for key, many in given.items()}
+        made = changed(settings, values)
+        allowed = [*dials(made), *(f"{prefix}mapping" for prefix, _ in choices(made))]
+        if wrong := [key for key in values if key not in allowed]:
+            has = ", ".join(dials(made)) or "none: what is learned or predicted cannot be set"
+            raise SettingsError(f"{wrong[0]} is no number of this run's mapping; eval can turn {has}")
+        turns.append((values, made))
+    return turns
+
+
+@dataclass(frozen=True)
+class Turn:
+    """What was measured at one place of the dial."""
+
+    values: dict[str, str]
+    quality: float
+    zeros: float
+    pace: float
+    figures: Mapping[str, Any] = field(repr=False)
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """All places of the dial: ``quality`` and ``pace`` are the names of figures, ``mode`` says which is better."""
+
+    quality: str
+    mode: str
+    pace: str
+    turns: list[Turn]
+
+    @property
+    def best(self) -> Turn:
+        known = [turn for turn in self.turns if math.isfinite(turn.quality)]
+        if not known:
+            raise SettingsError(f"{self.quality} is no number at any of these values")
+        return (max if self.mode == "max" else min)(known, key=lambda turn: turn.quality)
+
+    def sparsest(self, tolerance: float) -> Turn:
+        """That with the most zeros of all whose quality is within ``tolerance``, a share, of the best."""
+        best, room = self.best.quality, tolerance * abs(self.best.quality)
+        near = [turn for turn in self.turns if abs(turn.quality - best) <= room]
+        return max(near, key=lambda turn: turn.zeros)
+
+    def moving(self) -> list[str]:
+        """The keys that have more than one value, or all."""
+        keys = [*self.turns[0].values]
+        return [key for key in keys if len({turn.values[key] for turn in self.turns}) > 1] or keys
+
+    def named(self, turn: Turn) -> str:
+        return ", ".join(f"{key}={turn.values[key]}" for key in self.moving())
+
+
+def measured(figures: Mapping[str, Any], name: str) -> float:
+    if name not in figures:
+        raise SettingsError(unknown(name, [*figures], "figure"))
+    value = figures[name]
+    return math.nan if value is None else float(value)
+
+
+def pace_of(figures: Mapping[str, Any], seconds: float) -> tuple[str, float]:
+    """Examples a second, if a figure says so; else evaluations, of which one took ``seconds``."""
+    name = next((name for name in figures if name.endswith(" a second")), None)
+    return (name, float(figures[name])) if name else ("evaluations a second", 1 / seconds)
+
+
+def sweep(
+    recipe: Recipe[Any, Any, Any, Any],
+    places: Sequence[tuple[dict[str, str], Any]],
+    split: str,
+    weighted: Callable[[Any], Any],
+    show: Callable[[str], None],
+) -> Sweep:
+    """Evaluate every place; ``weighted`` makes the task of some settings with the weights of the run.
+
+    Quick evaluations go round several times, and the best pace counts: what else runs on the machine comes and goes.
+    """
+    turns: dict[int, Turn] = {}
+    began, pace, task = time.perf_counter(), "", None
+    for count in range(ROUNDS):
+        if count and time.perf_counter() - began > ENOUGH:
+            break
+        for at, (values, settings) in enumerate(places):
+            show(f"{', '.join(f'{key}={value}' for key, value in values.items())}: {at + 1} of {len(places)}")
+            task, since = weighted(settings), time.perf_counter()
+            figures = recipe.evaluate(task, settings, split, lambda text: None).figures
+            pace, each = pace_of(figures, time.perf_counter() - since)
+            each = max(each, turns[at].pace if at in turns else 0.0)
+            zeros = recipe.zeros(task, figures, next(iter(values)))
+            turns[at] = Turn(values, measured(figures, recipe.quality(task)[0]), zeros, each, {**figures, pace: each})
+    show("")
+    return Sweep(*recipe.quality(task), pace, [*turns.values()])
+
+
+def table(sweep: Sweep) -> list[list[str]]:
+    head = [*sweep.turns[0].values, sweep.quality, "zeros", sweep.pace]
+    rows = [[*turn.values.values(), *map(_cell, (turn.quality, turn.zeros, turn.pace))] for turn in sweep.turns]
+    return [head, *rows]
+
+
+def _cell(value: float) -> str:
+    return f"{value:.4g}" if math.isfinite(value) else "–"
+
+
+def write(sweep: Sweep, split: str, trained: Mapping[str, Any], folder: Path) -> list[Path]:
+    """``SPLIT-KEY.csv`` with all figures and ``SPLIT-KEY.png``, in ``dial`` of the run's folder."""
+    durable.folder(folder / FOLDER)
+    name = f"{split}-{'+'.join(sweep.moving())}"
+    keys, figures = [*sweep.turns[0].values], [*dict.fromkeys(key for turn in sweep.turns for key in turn.figures)]
+    text = io.StringIO(newline="")
+    writer = csv.writer(text)
+    writer.writerow([*keys, "zeros of the mapping", *figures])
+    for turn in sweep.turns:
+        cells = [_plain(turn.figures.get(key, "")) for key in figures]
+        writer.writerow([*(turn.values[key] for key in keys), turn.zeros, *cells])
+    path = folder / FOLDER / f"{name}.csv"
+    durable.replace(path, text.getvalue().encode())
+    return [path, *save({name: picture(sweep, trained)}, folder / FOLDER)]
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return " ".join(f"{key}={one}" for key, one in value.items())
+    return " ".join(map(str, value)) if isinstance(value, (list, tuple)) else value
+
+
+def picture(sweep: Sweep, trained: Mapping[str, Any]) -> Any:
+    """Quality and pace over the measured share of zeros; each point has its value, that of the training is ringed."""
+    from matplotlib.figure import Figure
+
+    figure = Figure((9, 3.6), layout="constrained")
+    keys = sweep.moving()
+    own = [turn for turn in sweep.turns if all(turn.values[key] == shown(trained[key]) for key in keys)]
+    quality = [turn.quality for turn in sweep.turns]
+    pace = [turn.pace for turn in sweep.turns]
+    for axes, name, values in zip(figure.subplots(1, 2), (sweep.quality, sweep.pace), (quality, pace), strict=True):
+        points = [(turn.zeros, value, turn) for turn, value in zip(sweep.turns, values, strict=True)]
+        points = sorted((point for point in points if math.isfinite(point[1])), key=lambda point: point[0])
+        axes.plot([zeros for zeros, _, _ in points], [value for _, value, _ in points], marker="o", markersize=4)
+        for zeros, value, turn in points:
+            said = ", ".join(dict.fromkeys(turn.values[key] for key in keys))
+            axes.annotate(said, (zeros, value), textcoords="offset points", xytext=(3, 5), fontsize=7)
+            if turn in own:
+                axes.plot([zeros], [value], "o", markersize=11, fillstyle="none", color="tab:red")
+        axes.set(xlabel="share of exact zeros, measured", ylabel=name)
+    figure.suptitle(f"{', '.join(keys)} at the points{'; ringed: as trained' if own else ''}", fontsize=9)
+    return figure
+
+
+def spoken(sweep: Sweep, tolerance: float) -> Sequence[str]:
+    """The sentence that says where to leave the dial."""
+    best, chosen = sweep.best, sweep.sparsest(tolerance)
+    return [
+        f"best {sweep.quality}: {_cell(best.quality)} at {sweep.named(best)}",
+        f"sparsest within {100 * tolerance:g} % of it: {sweep.named(chosen)}, {sweep.quality} {_cell(chosen.quality)}, "
+        f"{_cell(chosen.zeros)} of the weights are exactly 0",
+    ]

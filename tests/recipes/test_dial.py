@@ -1,0 +1,150 @@
+"""The dial: `parsimax eval RUN key=…` turns a mapping's number without training again, in every recipe with one."""
+
+import csv
+import json
+import math
+from pathlib import Path
+
+import pytest
+
+from parsimax import cli
+from parsimax.recipes import find
+from parsimax.recipes.kit import dial
+from parsimax.recipes.kit.dial import Sweep, Turn, listed, numbers_of_mappings, settings_of, spoken
+from parsimax.recipes.kit.settings import SettingsError, changed
+
+QUICK = ["steps=4", "eval_every=2", "tensorboard=false"]
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(dial, "ROUNDS", 1)  # more are for the clock
+
+
+def test_lists_of_values():
+    assert listed("0.5") == ["0.5"] and listed("1, 2,inf") == ["1", "2", "inf"]
+    assert listed("0,0.1,…,0.4") == ["0", "0.1", "0.2", "0.3", "0.4"]
+    assert listed("0,0.25,...,0.9,1") == ["0", "0.25", "0.5", "0.75", "0.9", "1"], (
+        "the last one need not be a step away"
+    )
+    assert listed("2,1.75,…,1") == ["2", "1.75", "1.5", "1.25", "1"]
+    assert listed("0,10,…,30") == ["0", "10", "20", "30"]
+    for wrong in ("…,1", "1,…,2", "1,2,…", "1,1,…,2", "1,2,…,0", "a,b,…,c", "0,0.00001,…,1"):
+        with pytest.raises(SettingsError, match="between two numbers and a last one"):
+            listed(wrong)
+    with pytest.raises(SettingsError, match="empty value"):
+        listed("1,,2")
+
+
+def test_what_can_be_turned():
+    settings = changed(find("inflection").settings(), {"model.attention.mapping": "rsoftmax"})
+    dials = find("inflection").recipe().dials
+    assert dials(settings) == ["model.attention.rate", "model.output.alpha"]
+    learned = changed(settings, {"model.output.alpha": "learned"})
+    assert numbers_of_mappings(learned) == ["model.attention.rate"]
+    turns = settings_of(settings, {"model.attention.rate": "0,0.5", "model.output.alpha": "1.5"}, dials)
+    assert [values for values, _ in turns] == [
+        {"model.attention.rate": "0", "model.output.alpha": "1.5"},
+        {"model.attention.rate": "0.5", "model.output.alpha": "1.5"},
+    ]
+    assert [own.model.attention.rate for _, own in turns] == [0, 0.5]
+    (other,) = settings_of(settings, {"model.output.mapping": "softmax"}, dials)
+    assert other[1].model.output.mapping == "softmax"
+    cases = [
+        ({"model.width": "2,3"}, "model.width is no number of this run's mapping; eval can turn model.attention.rate"),
+        ({"model.attention.alpha": "1,2"}, "model.attention.alpha is no number of this run's mapping"),
+        ({"model.attention.rate": "0,2"}, "at most 1, got 2"),
+        ({"model.attention.rat": "0"}, "did you mean model.attention.rate"),
+        ({"rate": "0"}, "may be"),
+        ({"model.attention.rate": "0,1", "model.output.alpha": "1,1.2,1.3"}, "must be of one length"),
+    ]
+    for words, message in cases:
+        with pytest.raises(SettingsError, match=message):
+            settings_of(settings, words, dials)
+
+
+def sweep_of(rows, mode="max"):
+    turns = [Turn({"rate": str(rate)}, quality, zeros, 1.0, {}) for rate, quality, zeros in rows]
+    return Sweep("accuracy", mode, "rows a second", turns)
+
+
+def test_the_sparsest_within_a_tolerance():
+    rows = [(0.1, 0.80, 0.1), (0.5, 0.793, 0.5), (0.7, math.nan, 0.7), (0.9, 0.79, 0.9), (0.95, 0.5, 0.95)]
+    sweep = sweep_of(rows)
+    assert sweep.best.values == {"rate": "0.1"} and sweep.sparsest(0).values == {"rate": "0.1"}
+    assert sweep.sparsest(0.01).values == {"rate": "0.5"} and sweep.sparsest(0.0126).values == {"rate": "0.9"}
+    assert "rate=0.5, accuracy 0.793, 0.5 of the weights" in spoken(sweep, 0.01)[1]
+    errors = sweep_of([(0.1, 20.0, 0.1), (0.5, 20.1, 0.5), (0.9, 30.0, 0.9)], "min")
+    assert errors.best.quality == 20 and errors.sparsest(0.01).quality == 20.1
+    with pytest.raises(SettingsError, match="no number at any"):
+        sweep_of([(0.1, math.nan, 0.1)]).best  # noqa: B018
+
+
+def rows_of(path):
+    with Path(path).open(encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def test_labels_follow_the_rate(capsys):
+    pytest.importorskip("arff")
+    words = [*QUICK, "layer=rsoftmax", "width=8", "data.classes=5", "rows=200", "rate=0.6"]
+    assert cli.main(["train", "multilabel", *words, "--run", "run"]) == 0
+    before = Path("run/results.json").read_bytes()
+    capsys.readouterr()
+    assert cli.main(["eval", "run", "--split", "val", "model.rate=0.2,0.4,…,0.8"]) == 0
+    said = capsys.readouterr().out.splitlines()
+    assert said[1].split() == ["model.rate", "micro", "F1", "zeros", "rows", "a", "second"]
+    assert [line.split()[2] for line in said[2:6]] == ["0.2", "0.4", "0.6", "0.8"], "zeros that are those asked for"
+    assert said[6].startswith("best micro F1") and "sparsest within 1 % of it: model.rate=" in said[7]
+    assert [Path(line).stat().st_size > 100 for line in said[8:]] == [True, True]
+    rows = rows_of("run/dial/val-model.rate.csv")
+    own = json.loads(before)["val"]
+    assert float(rows[2]["micro F1"]) == own["micro F1"] and float(rows[2]["zeros of the mapping"]) == 0.6
+    assert Path("run/results.json").read_bytes() == before, "figures of the run itself stay"
+    assert cli.main(["eval", "run", "--tolerance", "1", "--split", "val", "rate=0.2,0.8"]) == 0
+    assert "sparsest within 100 % of it: model.rate=0.8" in capsys.readouterr().out
+    with pytest.raises(SystemExit):
+        cli.main(["eval", "run", "rate=0.2", "--tolerance", "2"])
+    assert cli.main(["eval", "run", "q=1,2"]) == 2
+    assert "model.q is no number of this run's mapping; eval can turn model.rate" in capsys.readouterr().err
+    assert cli.main(["train", "multilabel", *words, "layer=sigmoid", "--run", "other"]) == 2, "given twice"
+    assert cli.main(["train", "multilabel", *words[:3], "layer=sigmoid", "rows=60", "--run", "other"]) == 0
+    assert cli.main(["eval", "other", "rate=0.2"]) == 2
+    assert "eval can turn none" in capsys.readouterr().err
+
+
+TEXT = ["width=16", "layers=1", "batch_tokens=512", "beam=2", "exact_budget=0", "search.longest=4"]
+CASES = {
+    "digits": (["mapping=entmax"], "model.output.alpha=1,1.5,2", "accuracy"),
+    "lm": (
+        ["kind=transformer", "embedding=16", "hidden=16", "vocabulary=200", "eval_words=500"],
+        "model.attention.alpha=1,1.5,2",
+        "ε-perplexity",
+    ),
+    "inflection": ([*TEXT, "model.attention.mapping=rsoftmax"], "model.attention.rate=0.1,0.9", "accuracy"),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_every_recipe_with_a_number(name, tmp_path, capsys):
+    words, turned, quality = CASES[name]
+    if name == "inflection":
+        for part, count in (("train-medium", 30), ("dev", 6), ("test", 6)):
+            lines = [f"wort{index}\tworte{index}\tN;PL" for index in range(count)]
+            (tmp_path / f"aa-{part}").write_text("\n".join(lines))
+        words = [*words, f"data.root={tmp_path}"]
+    if name == "lm":
+        for split in ("train", "valid", "test"):
+            (tmp_path / f"{split}.txt").write_text("a b c d e f g h\n" * 60)
+        words = [*words, f"data.root={tmp_path}"]
+    assert cli.main(["train", name, *QUICK, *words, "--run", "run"]) == 0, capsys.readouterr().err
+    capsys.readouterr()
+    assert cli.main(["eval", "run", turned]) == 0, capsys.readouterr().err
+    rows = rows_of(next(Path("run/dial").glob("*.csv")))
+    zeros = [float(row["zeros of the mapping"]) for row in rows]
+    assert zeros == sorted(zeros) and all(0 <= share < 1 for share in zeros) and all(row[quality] for row in rows)
+    if name == "lm":
+        assert zeros[0] == 0, "α = 1 is softmax"
+    if name == "inflection":
+        assert zeros[0] < 0.4 < zeros[1]
