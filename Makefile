@@ -76,7 +76,8 @@ wheel: setup
 	$(BIN)/python tools/check_wheel.py dist/*.whl --tests
 
 test-kernels: setup
-	PARSIMAX_KERNEL_CASES=10000 $(BIN)/python -m pytest $(PYTEST_FLAGS) tests/kernels/test_kernels.py tests/kernels/test_sweep.py
+	PARSIMAX_KERNEL_CASES=10000 $(BIN)/python -m pytest $(PYTEST_FLAGS) tests/kernels/test_kernels.py tests/kernels/test_sweep.py tests/kernels/test_lean.py
+	PARSIMAX_KERNEL_CASES=10000 $(BIN)/python -m pytest $(PYTEST_FLAGS) tests/mappings/test_contract.py tests/mappings/test_truth.py -k lean
 	$(MAKE) sanitize test-avx512 test-mutations
 
 # What is compiled for AVX-512, with its instructions written out, where the CPU has AVX2 only.

@@ -7,7 +7,19 @@ from typing import Any
 import torch
 
 from .kernels import library
-from .kernels.backends import BACKENDS, EAGER, GRAPH, TRANSFORM, Backend, Request, near
+from .kernels.backends import (
+    BACKENDS,
+    EAGER,
+    GRAPH,
+    LEAN,
+    PLAIN,
+    TORCH,
+    TRANSFORM,
+    Backend,
+    Request,
+    formulas_of,
+    near,
+)
 from .kernels.dispatch import request_of, wanted
 from .kernels.triton import table
 
@@ -54,7 +66,7 @@ def explain(name: str | torch.export.ExportedProgram, *args: Any, **options: Any
     asked = wanted()
     own = name if request.name == name else f"{name}, by {request.name}"
     chosen = choice(request, asked)
-    more = library.level() if chosen == "cpu" else f"launch table {table.words()}" if chosen == "triton" else ""
+    more = {"cpu": library.level(), "triton": f"launch table {table.words()}", LEAN: PLAIN[LEAN]}.get(chosen, "")
     lines = [f"{own}: {chosen}{f' ({more})' if more else ''}"]
     lines += [f"  {b.name}: not used: {r}" for b in near(request, asked) for r in reasons(b, request, asked)]
     if chosen in BACKENDS and request.mode == EAGER:
@@ -83,7 +95,10 @@ def reasons(backend: Backend, request: Request, asked: str) -> list[str]:
 def choice(request: Request, asked: str) -> str:
     """The back end that runs it: ``torch``, the name of another, or ``an error`` if the one asked for cannot."""
     able = [b.name for b in near(request, asked) if not reasons(b, request, asked)]
-    return able[0] if able else "torch" if asked in ("auto", "torch") else "an error"
+    if not able and asked not in ("auto", *PLAIN):
+        return "an error"
+    x = request.tensors[0]
+    return able[0] if able else TORCH if x.dtype == torch.float64 else formulas_of(x.device.type, asked)
 
 
 def _in_mode(request: Request, asked: str) -> str:

@@ -11,7 +11,7 @@ import torch
 from . import __version__, _public, structured
 from ._explain import choice, reasons
 from .kernels import dispatch, library, triton
-from .kernels.backends import near
+from .kernels.backends import LEAN, PLAIN, TORCH, near
 from .kernels.triton import table
 from .mappings import REGISTRY
 
@@ -49,6 +49,7 @@ def text() -> str:
         f"instruction set    {library.level()}",
         f"Triton kernels     {triton.PROBLEM or 'ready for a GPU'}",
         f"their launch table {table.words()}",
+        f"without kernels    {PLAIN[TORCH]}, on a CPU; {PLAIN[LEAN]}, elsewhere",
         f"threads            {torch.get_num_threads()}",
         f"PARSIMAX_KERNELS   {os.environ.get('PARSIMAX_KERNELS', 'not set, so auto')}",
         "",

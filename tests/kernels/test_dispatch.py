@@ -158,7 +158,7 @@ def test_a_call_without_a_block_chooses_nothing_and_says_so():
         parsimax.use_kernels("torch")
         gc.collect()
     assert runs() == "cpu"
-    with warnings.catch_warnings(), pytest.raises(ValueError, match="one of auto, cpu, triton, torch, got 'gpu'"):
+    with warnings.catch_warnings(), pytest.raises(ValueError, match="one of auto, cpu, triton, torch, lean, got 'gpu'"):
         warnings.simplefilter("error")
         parsimax.use_kernels("gpu")
 

@@ -21,10 +21,10 @@ from .precision import softmax_dtype
 def _on_rows(
     formula: Formula, domains: tuple[tuple[Interval, float], ...], x: Tensor, *raw: Tensor, solve: Solve
 ) -> Tensor:
-    rows = clean(x, shift=getattr(formula, "shift", True), traced=isinstance(solve, Traced))
+    rows = clean(x, shift=getattr(formula, "shift", True), traced=isinstance(solve, Traced), dtype=solve.dtype)
     broken, values = rows.broken, []
     for value, (domain, harmless) in zip(raw, domains, strict=True):
-        good, bad = inside(value, domain, harmless)
+        good, bad = inside(value, domain, harmless, rows.z.dtype)
         broken = broken | bad
         values.append(good)
     p = formula(rows.z, rows.live, *values, solve=solve)

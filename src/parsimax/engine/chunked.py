@@ -23,7 +23,7 @@ from torch import Tensor
 
 from .fused import Rule, aliases
 from .modes import is_plain, leaves_the_library
-from .precision import WIDE, work_dtype
+from .precision import WIDE, formula_dtype
 from .search import Search
 
 Formula = Callable[..., Tensor]
@@ -32,10 +32,12 @@ CHUNK = {"cpu": 1 << 18}  # elements at a time: on a CPU what fits its cache, el
 
 class Solve:
     """What a formula calls to find a root. ``steps`` is how often it has to polish the answer: each Newton step doubles
-    the order up to which derivatives are right, so one step serves a gradient, two a third derivative."""
+    the order up to which derivatives are right, so one step serves a gradient, two a third derivative. ``dtype`` is
+    what to compute in, where that was chosen before: a backward pass keeps to the choice of its forward pass."""
 
-    def __init__(self, steps: int = 1, known: list[Tensor] | None = None) -> None:
+    def __init__(self, steps: int = 1, known: list[Tensor] | None = None, dtype: torch.dtype | None = None) -> None:
         self.steps = steps
+        self.dtype = dtype
         self.roots: list[Tensor] = []
         self._known = iter(known) if known is not None else None
 
@@ -109,8 +111,9 @@ class _Chunked(torch.autograd.Function):
         x = inputs[0]
         out = x.new_empty((x.shape[0], width), dtype=dtype)
         ctx.formula, ctx.dtype, ctx.cost, ctx.rule, ctx.roots = formula, dtype, cost, rule, []
+        ctx.work = formula_dtype(x)
         for part in _chunks(x.shape[0], cost, x.device):
-            solve = Solve()
+            solve = Solve(dtype=ctx.work)
             out[part] = formula(*(rows_of(t, part) for t in inputs), solve=solve)
             if any(ctx.needs_input_grad) and rule is None:
                 ctx.roots.append(solve.roots)
@@ -162,7 +165,7 @@ def _backward_by_rule(
 
 def _chunked_backward(ctx: Any, inputs: tuple[Tensor, ...], g: Tensor, wanted: tuple[bool, ...]) -> list[Tensor]:
     x = inputs[0]
-    work = work_dtype(x.device)
+    work = ctx.work
     # A parameter shared by all rows is summed over the chunks in the working precision and rounded once.
     shared = [t.shape[0] == 1 and x.shape[0] != 1 for t in inputs]
     total = [
@@ -174,7 +177,7 @@ def _chunked_backward(ctx: Any, inputs: tuple[Tensor, ...], g: Tensor, wanted: t
                 t.to(work).detach().requires_grad_() if w else t
                 for t, w in zip((rows_of(t, part) for t in inputs), wanted, strict=True)
             ]
-            y = ctx.formula(*leaves, solve=Solve(known=roots))
+            y = ctx.formula(*leaves, solve=Solve(known=roots, dtype=work))
         at = [t for t, w in zip(leaves, wanted, strict=True) if w]
         grads = torch.autograd.grad(y, at, g[part].to(y.dtype), allow_unused=True, materialize_grads=True)
         for sum_, grad, is_shared in zip(

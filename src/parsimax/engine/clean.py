@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from .arguments import Interval, check_number, check_parameter
-from .precision import work_dtype
+from .precision import formula_dtype, work_dtype
 
-LARGE = 1e300
+LARGE = {torch.float64: 1e300, torch.float32: 1e38}
 
 
 class Clean(NamedTuple):
@@ -24,15 +24,17 @@ class Clean(NamedTuple):
     broken: Tensor  # rows with NaN or +inf, (..., 1)
 
 
-def clean(x: Tensor, *, shift: bool = True, traced: bool = True) -> Clean:
-    narrow = x.dtype != torch.float64
-    x = x.to(work_dtype(x.device))
+def clean(x: Tensor, *, shift: bool = True, traced: bool = True, dtype: torch.dtype | None = None) -> Clean:
+    """``dtype`` is what to compute in; that of formulas here if not given."""
+    work = dtype or formula_dtype(x)
+    narrow = x.dtype != work == torch.float64
+    x = x.to(work)
     peak = x.detach().amax(-1, keepdim=True)  # NaN if there is one
     broken, empty = ~(peak < math.inf), peak == -math.inf
     top = peak.masked_fill(broken | empty, 0)
     allowed = x.detach() > -math.inf
     z = x - top if shift else x
-    z = z if narrow else z.clamp(min=-LARGE)  # a difference of doubles can overflow
+    z = z if narrow else z.clamp(min=-LARGE[work])  # a difference can overflow
     if traced or not allowed.all() or broken.any():
         z = torch.where(allowed & ~broken, z, 0)  # a broken row becomes 0: poisoned() sees to its answer
     return Clean(z, allowed, allowed | empty | broken, top, broken)
@@ -56,9 +58,9 @@ def as_tensor(parameter: Parameter, scores: Tensor, dim: int, where: str) -> Ten
     return torch.full((1,) * scores.dim(), number, dtype=work_dtype(scores.device), device=scores.device)
 
 
-def inside(value: Tensor, domain: Interval, fallback: float) -> tuple[Tensor, Tensor]:
-    """The parameter in the working precision, ``fallback`` where it is outside its domain; and where that is."""
-    value = value.to(work_dtype(value.device))
+def inside(value: Tensor, domain: Interval, fallback: float, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """The parameter in that precision, ``fallback`` where it is outside its domain; and where that is."""
+    value = value.to(dtype)
     good = domain.holds(value)
     return torch.where(good, value, fallback), ~good
 

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from .modes import can_hold_a_loop
+from .sums import is_lean, moved, threshold
 
 MAX_STEPS = 400  # far above what bisection to the last bit needs: only a safeguard against an endless loop
 WRITTEN_OUT = 96  # steps in a graph without loops, in which none can stop; rows that are hard for entmax take up to 77
@@ -55,6 +56,11 @@ def _loop(step: Callable[..., tuple[Tensor, ...]], state: tuple[Tensor, ...]) ->
     return found[2:]
 
 
+def any_of(rows: Tensor) -> bool:
+    """Whether some rows are so; a graph has to be ready for it."""
+    return _written_out.get() or bool(rows.any())
+
+
 def log_length(z: Tensor) -> float | Tensor:
     """The logarithm of the length of the rows; a graph serves rows of any length, so there it is a tensor."""
     return torch.ones_like(z).sum(-1, keepdim=True).log() if _written_out.get() else math.log(z.shape[-1])
@@ -70,13 +76,15 @@ def best(z: Tensor, rank: Tensor) -> Tensor:
 class Search:
     """A function of rows (and a parameter of size 1 along them) with its twin, the operator ``parsimax::name``."""
 
-    def __init__(self, run: Callable[..., Tensor], width: int, formula: Callable[..., Tensor] | None = None) -> None:
+    def __init__(
+        self, run: Callable[..., Tensor], width: int, lean: int, formula: Callable[..., Tensor] | None = None
+    ) -> None:
         self.run, self.formula = run, formula
         self.opaque: Any = torch.library.custom_op(f"parsimax::{run.__name__}", run, mutates_args=())
 
         def fake(*args: Tensor) -> Tensor:
             lead = torch.broadcast_shapes(*(a.shape[:-1] for a in args))
-            return args[0].new_empty((*lead, width))
+            return args[0].new_empty((*lead, lean if is_lean(args[0]) else width))
 
         def batched(info: Any, in_dims: tuple[int | None, ...], *args: Tensor) -> tuple[Tensor, int]:
             front = [
@@ -92,7 +100,7 @@ class Search:
     def written_out(self, *args: Tensor) -> Tensor:
         """The search in ordinary operators that look at no value."""
         if self.formula is not None:
-            return self.formula(*args)
+            return threshold(self.formula(*args))
         z, *rest = args
         # A parameter for each row: torch.while_loop takes a size of 1 for one that may change.
         args = (z, *(torch.zeros_like(z[..., :1]) + parameter for parameter in rest))
@@ -103,12 +111,14 @@ class Search:
             _written_out.reset(before)
 
 
-def search(width: int = 1, formula: Callable[..., Tensor] | None = None) -> Callable[[Callable[..., Tensor]], Search]:
-    """Make a search of ``run(z, [parameter]) -> (..., width)``; ``z`` has maximum 0 and -inf at forbidden entries.
+def search(
+    width: int = 1, lean: int = 2, formula: Callable[..., Tensor] | None = None
+) -> Callable[[Callable[..., Tensor]], Search]:
+    """Make a search of ``run(z, [parameter]) -> (..., width)``, in float32 ``(..., lean)``: a threshold in two parts.
 
-    ``formula`` finds the same without a loop, more slowly.
+    ``z`` has maximum 0 and -inf at forbidden entries. ``formula`` finds the same without a loop, more slowly.
     """
-    return lambda run: Search(run, width, formula)
+    return lambda run: Search(run, width, lean, formula)
 
 
 def ascend(step: Callable[[Tensor], Tensor], start: Tensor, tolerance: float) -> Tensor:
@@ -116,7 +126,7 @@ def ascend(step: Callable[[Tensor], Tensor], start: Tensor, tolerance: float) ->
 
     def next_(at: Tensor) -> tuple[Tensor, Tensor]:
         delta = step(at).clamp(min=0)
-        return at + delta, ~(delta > tolerance)
+        return moved(at, delta), ~(delta > tolerance)
 
     return repeat(next_, start)[0]
 

@@ -306,6 +306,20 @@ TRITON = Backend(
 BACKENDS = {backend.name: backend for backend in (CPU, TRITON)}
 
 
+TORCH, LEAN = "torch", "lean"  # formulas in float64, and in float32 with sums and thresholds in two parts
+PLAIN = {
+    TORCH: "plain torch, in float64",
+    LEAN: "plain torch, in float32 with sums and thresholds in two parts",
+}
+
+
+def formulas_of(device: str, asked: str) -> str:
+    """Which formulas run where no kernel does. float64 is slow on a GPU, and MPS has none."""
+    if asked == LEAN or device == "mps":
+        return LEAN
+    return TORCH if asked == TORCH or device in ("cpu", "meta") else LEAN
+
+
 _OF_DEVICE = {backend.device: (backend,) for backend in BACKENDS.values()}
 
 

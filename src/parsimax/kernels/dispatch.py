@@ -1,8 +1,8 @@
 """Which kernel runs, and why not another.
 
 ``PARSIMAX_KERNELS`` is ``auto`` (the default: the fastest that can), ``cpu`` (the C++ kernels, or an error), ``triton``
-(those of a GPU, or an error) or ``torch`` (the plain torch reference). :func:`set_default` changes it, and :func:`use`
-for a while and for its caller.
+(those of a GPU, or an error), ``torch`` (the plain torch reference, in float64) or ``lean`` (the same in float32, as
+devices without kernels run it). :func:`set_default` changes it, and :func:`use` for a while and for its caller.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from typing import Any, TypeVar, cast
 
 import torch
 
-from .backends import BACKENDS, Request, near
+from .backends import BACKENDS, PLAIN, Request, near
 
 Function = TypeVar("Function", bound=Callable[..., Any])
-CHOICES = ("auto", *BACKENDS, "torch")
+CHOICES = ("auto", *BACKENDS, *PLAIN)
 
 
 def _checked(kernels: str, where: str) -> str:
@@ -76,11 +76,12 @@ def wanted_in_eager_code() -> str:
 
 
 class use(ContextDecorator):
-    """Run with ``auto``, ``cpu``, ``triton`` or ``torch`` kernels inside the block, or in the function this decorates.
+    """Run with kernels of your choice inside the block, or in the function this decorates.
 
     Args:
         kernels: ``"auto"`` is the fastest that can run, ``"cpu"`` the C++ kernels or an error, ``"triton"`` those of a
-            GPU or an error, ``"torch"`` the plain torch reference.
+            GPU or an error, ``"torch"`` the plain torch reference in float64, ``"lean"`` the same in float32 with sums
+            and thresholds in two parts, which is what a GPU runs where it has no kernel.
 
     It is a context variable: what one thread or asyncio task chooses, no other sees, in whatever order they leave. A
     task has the choice of the code that made it; a thread begins with that of the process, which is
@@ -165,7 +166,7 @@ class Requested(Exception):
 def served(request: Request) -> bool:
     """Whether kernels run this. An explicit request that cannot be met raises; an automatic choice falls through."""
     asked = wanted()
-    if asked == "torch":
+    if asked in PLAIN:
         if not torch.compiler.is_dynamo_compiling() and _trial.get():
             raise Requested(request)
         return False

@@ -121,7 +121,7 @@ def conjugate_rows(
     """Ω*(z), NaN where a row that counts or its parameter is, and the parameters in the working precision."""
     broken, values = rows.broken, []
     for value, parameter in zip(raw, bound.parameters, strict=True):
-        good, bad = inside(value, parameter.domain, fallback(parameter.domain))
+        good, bad = inside(value, parameter.domain, fallback(parameter.domain), rows.z.dtype)
         broken = broken | bad
         values.append(good)
     omega = bound.conjugate(rows.z, rows.live, *values, solve=solve)
@@ -151,7 +151,7 @@ def hard_rows(bound: Bound, smoothing: float, x: Tensor, *rest: Tensor, solve: S
     Without ``whole`` the part whose gradient is sparse: all but -(smoothing/n) sum_c weight_c z_c.
     """
     *raw, index, keep, weight = rest
-    rows = clean(x, traced=isinstance(solve, Traced))
+    rows = clean(x, traced=isinstance(solve, Traced), dtype=solve.dtype)
     omega, values = conjugate_rows(bound, x, rows, tuple(raw), keep, solve)
     n = x.shape[-1]
     weight = weight.to(omega.dtype)
@@ -174,7 +174,7 @@ def hard_rows(bound: Bound, smoothing: float, x: Tensor, *rest: Tensor, solve: S
 def soft_rows(bound: Bound, smoothing: float, x: Tensor, *rest: Tensor, solve: Solve) -> Tensor:
     """Losses of rows with target probabilities: rest is (parameters…, probabilities, class weight)."""
     *raw, target, weight = rest
-    rows = clean(x, traced=isinstance(solve, Traced))
+    rows = clean(x, traced=isinstance(solve, Traced), dtype=solve.dtype)
     omega, values = conjugate_rows(bound, x, rows, tuple(raw), None, solve)
     target = target.to(omega.dtype)
     if smoothing:

@@ -24,7 +24,7 @@ EPSILON = 1e-8  # the paper's, inside the logarithm
 
 def _hinge_rows(x: Tensor, q: Tensor, target: Tensor, *, solve: Solve) -> Tensor:
     """Pairs of labels are to be as far apart as their shares, a label ahead of a non-label by its share; over a."""
-    rows = clean(x, shift=False, traced=isinstance(solve, Traced))
+    rows = clean(x, shift=False, traced=isinstance(solve, Traced), dtype=solve.dtype)
     z, share = rows.z, target.to(rows.z.dtype)
     on = share > 0
     a = hourglass_scale(z, rows.live, q.to(z.dtype)).unsqueeze(-1)
@@ -59,7 +59,7 @@ def _rows_loss(entry: Entry, settings: dict[str, Any], scores: Tensor, target: T
         value: Any = settings.get("q", entry.setting.default)
         parameter = entry.setting.at(value)
         q = as_tensor(parameter, scores, scores.dim() - 1, where)
-        good, bad = inside(q, parameter.domain, 1.0)
+        good, bad = inside(q, parameter.domain, 1.0, work)
         n = scores.shape[-1]
         loss = evaluate(_hinge_rows, scores, good, target, width=1, dtype=work, cost=n * n)
         return (loss * torch.where(bad, torch.nan, 1.0)).squeeze(-1)

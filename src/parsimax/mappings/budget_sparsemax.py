@@ -12,7 +12,9 @@ from ..engine.arguments import Interval
 from ..engine.chunked import Solve
 from ..engine.fused import RowKernel
 from ..engine.operators import define
+from ..engine.precision import formula_dtype
 from ..engine.search import above, best, repeat, search
+from ..engine.sums import apart, is_lean, moved, over, threshold, total
 from ..kernels.schemas import like
 from ..parameters import Setting
 from .declaration import MappingModule
@@ -21,7 +23,16 @@ ops = torch.ops.parsimax
 BUDGET = Setting("budget", Interval(0, math.inf), example=2.0, about="what a row sums to")
 
 
-@search(width=2)
+def _excess(share: Tensor, budget: Tensor) -> Tensor:
+    """The sum of shares from 0 to 1, minus the budget."""
+    if not is_lean(share):
+        return share.sum(-1, keepdim=True) - budget
+    full = share == 1
+    unit = (budget.detach().clamp(max=1e30) + 1).log2().ceil().exp2()
+    return total(torch.where(full, 0, share) / unit, (budget - full.sum(-1, keepdim=True)) / unit) * unit
+
+
+@search(width=2, lean=3)
 def budget_root(z: Tensor, budget: Tensor) -> Tensor:
     """(c, d) with sum clip(z - c - d, 0, 1) = budget; d is -inf or inf where all or none are wanted.
 
@@ -35,37 +46,40 @@ def budget_root(z: Tensor, budget: Tensor) -> Tensor:
     pivot = torch.where(pivot > -math.inf, pivot, 0)  # more is wanted than there is: no root to find
     near = z - pivot
     near = above(near, -1)  # the others get 0 for any d
-    low, high = torch.full_like(pivot, -1), torch.zeros_like(pivot)
+    low, high = threshold(torch.full_like(pivot, -1)), threshold(torch.zeros_like(pivot))
+    close, narrow = (1e-7, 1e-14) if is_lean(z) else (1e-14, 1e-16)
 
     def step(d: Tensor, low: Tensor, high: Tensor, last: Tensor) -> tuple[Tensor, ...]:
-        share = (near - d).clamp(0, 1)
-        over = share.sum(-1, keepdim=True) - budget
-        low, high = torch.where(over >= 0, d, low), torch.where(over <= 0, d, high)
+        share = over(near, d).clamp(0, 1)
+        excess = _excess(share, budget)
+        low, high = torch.where(excess >= 0, d, low), torch.where(excess <= 0, d, high)
         between = ((share > 0) & (share < 1)).sum(-1, keepdim=True)
-        to = d + over / between
-        slow = over.abs() > last / 2
-        to = torch.where((to >= low) & (to <= high) & ~slow, to, (low + high) / 2)
-        done = (over.abs() <= 1e-14 * (1 + budget)) | (to == d) | (high - low < 1e-16) | over.isnan()
-        return torch.where(done, d, to), low, high, over.abs(), done
+        to = moved(d, excess / between)
+        slow, width = excess.abs() > last / 2, apart(high, low)
+        to = torch.where((apart(to, low) >= 0) & (apart(high, to) >= 0) & ~slow, to, moved(low, width / 2))
+        still = (to == d).all(-1, keepdim=True)
+        done = (excess.abs() <= close * (1 + budget)) | still | (width < narrow) | excess.isnan()
+        return torch.where(done, d, to), low, high, excess.abs(), done
 
-    d = repeat(step, (low + high) / 2, low, high, torch.full_like(low, math.inf))[0]
+    start = threshold(torch.full_like(pivot, -0.5))
+    d = repeat(step, start, low, high, torch.full_like(pivot, math.inf))[0]
     d = torch.where(budget >= size, -math.inf, torch.where(budget > 0, d, math.inf))
     return torch.cat([pivot, d], -1)
 
 
 def budget_rows(z: Tensor, live: Tensor, budget: Tensor, *, solve: Solve) -> Tensor:
-    pivot, d = solve(budget_root, z.masked_fill(~live, -math.inf), budget).chunk(2, -1)
-    over = z - pivot - d
-    full = live & (over >= 1)
-    between = live & (over > 0) & (over < 1)
-    excess = torch.where(between, over, 0).sum(-1, keepdim=True) + full.sum(-1, keepdim=True) - budget
-    share = (over - excess / between.sum(-1, keepdim=True).clamp(min=1)).clamp(0, 1)
+    root = solve(budget_root, z.masked_fill(~live, -math.inf), budget)
+    share = over(z - root[..., :1], root[..., 1:])
+    full = live & (share >= 1)
+    between = live & (share > 0) & (share < 1)
+    excess = _excess(torch.where(between, share, full.to(z.dtype)), budget)
+    share = (share - excess / between.sum(-1, keepdim=True).clamp(min=1)).clamp(0, 1)
     return torch.where(between, share, full.to(z.dtype))
 
 
 def budget_rule(p: Tensor, g: Tensor, budget: Tensor | None) -> tuple[Tensor, Tensor | None]:
     """Shares strictly between 0 and 1 move together; NaN counts as such, so that it is passed on."""
-    out, g = p.dtype, g.double()
+    out, g = p.dtype, g.to(formula_dtype(p))
     between = ~((p == 0) | (p == 1))
     size = between.sum(-1, keepdim=True).clamp(min=1)
     mean = torch.where(between, g, 0).sum(-1, keepdim=True) / size

@@ -23,8 +23,10 @@ from ..engine.fused import RowKernel
 from ..engine.modes import quick
 from ..engine.operators import define
 from ..engine.search import log_length, narrowed, repeat, search
+from ..engine.sums import is_lean, total
 from ..kernels.schemas import like
 from ..parameters import Setting
+from . import entmax_lean
 from .declaration import MappingModule
 from .entmax15 import Entmax15
 from .entmax_rule import entmax_kernel, fixed_entmax
@@ -126,15 +128,19 @@ def argmax_rows(z: Tensor, live: Tensor, *, solve: Solve) -> Tensor:
 
 def entmax_rows(z: Tensor, live: Tensor, alpha: Tensor, *, solve: Solve) -> Tensor:
     hard = alpha == math.inf
-    p, slope, _, p_low = unpolished(z, live, torch.where(hard, 2, alpha), solve=solve)
+    some = torch.where(hard, 2, alpha)
+    if is_lean(z):
+        p, slope, p_low = entmax_lean.unpolished(z, live, some, solve=solve)
+    else:
+        p, slope, _, p_low = unpolished(z, live, some, solve=solve)
     if p_low is not None:
         # Between two neighbouring doubles w an entry can go from 0 to 1e-5 and more: the answer lies in between.
         rise = (p - p_low).detach()
-        total = rise.sum(-1, keepdim=True)
-        share = ((p.detach().sum(-1, keepdim=True) - 1) / torch.where(total > 0, total, 1)).clamp(0, 1)
+        whole = rise.sum(-1, keepdim=True)
+        share = (total(p.detach(), 1) / torch.where(whole > 0, whole, 1)).clamp(0, 1)
         p = p - share * rise
     # The last Newton step, along the tangent.
-    p = (p + slope * ((1 - p.sum(-1, keepdim=True)) / slope.sum(-1, keepdim=True))).clamp(min=0)
+    p = (p - slope * (total(p, 1) / slope.sum(-1, keepdim=True))).clamp(min=0)
     return torch.where(hard, argmax_rows(z, live, solve=solve), p)
 
 
@@ -145,10 +151,13 @@ def entmax_conjugate(z: Tensor, live: Tensor, alpha: Tensor, *, solve: Solve) ->
     """
     hard = alpha == math.inf
     alpha = torch.where(hard, 2, alpha)
-    p, _, w, _ = unpolished(z, live, alpha, solve=solve)
-    beta = alpha - 1
-    theta = -_expm1_over(w, beta)
-    dual = theta + (p.sum(-1, keepdim=True) - 1 + beta * (p * (z - theta)).sum(-1, keepdim=True)) / alpha
+    if is_lean(z):
+        dual = entmax_lean.conjugate(z, live, alpha, solve=solve)
+    else:
+        p, _, w, _ = unpolished(z, live, alpha, solve=solve)
+        beta = alpha - 1
+        theta = -_expm1_over(w, beta)
+        dual = theta + (p.sum(-1, keepdim=True) - 1 + beta * (p * (z - theta)).sum(-1, keepdim=True)) / alpha
     return torch.where(hard, (argmax_rows(z, live, solve=solve).detach() * z).sum(-1, keepdim=True), dual)
 
 

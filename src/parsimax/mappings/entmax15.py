@@ -11,6 +11,7 @@ from ..engine.apply import apply
 from ..engine.chunked import Solve, settled
 from ..engine.modes import quick
 from ..engine.search import ascend, narrowed, search
+from ..engine.sums import below, over, threshold, total
 from .declaration import MappingModule
 from .entmax_rule import entmax_kernel, fixed_entmax
 
@@ -39,25 +40,25 @@ def entmax15_root(z: Tensor) -> Tensor:
 
     def find(half: Tensor, start: Tensor) -> Tensor:
         def step(tau: Tensor) -> Tensor:
-            over = (half - tau).clamp_(min=0)
-            square = (over * over).sum(-1, keepdim=True)
-            return (square - square.sqrt()) / over.sum(-1, keepdim=True)
+            root = over(half, tau).clamp_(min=0)
+            square = (root * root).sum(-1, keepdim=True)
+            return (square - square.sqrt()) / root.sum(-1, keepdim=True)
 
         return ascend(step, start, 1e-9)  # Newton squares the error: below 1e-9 the step taken was the last
 
-    return narrowed(z / 2, torch.full_like(z[..., :1], -1), find, edge=lambda tau: tau)
+    return narrowed(z / 2, threshold(torch.full_like(z[..., :1], -1)), find, edge=below)
 
 
 def _root_p(z: Tensor, live: Tensor, *, solve: Solve) -> Tensor:
     """The square root of p, which is linear in the scores but for the threshold."""
     tau = solve(entmax15_root, z.masked_fill(~live, -math.inf))
-    over = z / 2 - tau
-    on = live & (over > 0)
-    over = torch.where(on, over, 0)
-    # Move tau by the exact root of sum (over - d)^2 = 1, written so that nothing cancels where d is near 0.
-    total, excess = over.sum(-1, keepdim=True), (over * over).sum(-1, keepdim=True) - 1
-    d = excess / (total + (total * total - on.sum(-1, keepdim=True) * excess).sqrt())
-    return torch.where(on, over - d, 0).clamp(min=0)
+    root = over(z / 2, tau)
+    on = live & (root > 0)
+    root = torch.where(on, root, 0)
+    # Move tau by the exact root of sum (root - d)^2 = 1, written so that nothing cancels where d is near 0.
+    first, excess = root.sum(-1, keepdim=True), total(root * root, 1)
+    d = excess / (first + (first * first - on.sum(-1, keepdim=True) * excess).sqrt())
+    return torch.where(on, root - d, 0).clamp(min=0)
 
 
 def entmax15_rows(z: Tensor, live: Tensor, *, solve: Solve) -> Tensor:
@@ -66,7 +67,7 @@ def entmax15_rows(z: Tensor, live: Tensor, *, solve: Solve) -> Tensor:
 
 def tsallis15(p: Tensor) -> Tensor:
     """(4/3) sum (p - p^1.5)."""
-    return (p - p.pow(1.5)).sum(-1, keepdim=True) / 0.75
+    return total(p - p.pow(1.5)) / 0.75
 
 
 def entmax15_conjugate(z: Tensor, live: Tensor, *, solve: Solve) -> Tensor:

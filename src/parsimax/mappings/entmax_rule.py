@@ -11,14 +11,11 @@ from torch import Tensor
 
 from ..engine.fused import Fixed, RowKernel
 from ..engine.modes import direct
+from ..engine.precision import formula_dtype
 
 ops = torch.ops.parsimax
 # Choosing the overload anew at each call costs a microsecond.
 _entmax_fwd, _entmax_dx = direct(ops._entmax_fwd.default), direct(ops._entmax_dx.default)
-
-
-def _wide(p: Tensor) -> Tensor:
-    return p.double()
 
 
 def entmax_rule(p: Tensor, g: Tensor, alpha: Tensor | None, value: float) -> tuple[Tensor, Tensor | None]:
@@ -27,10 +24,11 @@ def entmax_rule(p: Tensor, g: Tensor, alpha: Tensor | None, value: float) -> tup
     With s = p^(2-α) on the support, dx = s (g - <s, g>/sum s). At a fixed threshold log p moves with α by
     q = -L^2 (e^(-y) - 1 + y)/y^2, L = log p, y = (α-1)L, so dp/dα = p q - s sum(p q)/sum(s).
     """
-    out, p, g = p.dtype, _wide(p), _wide(g)
+    out, work = p.dtype, formula_dtype(p)
+    p, g = p.to(work), g.to(work)
     if alpha is None and value in FIXED_WEIGHTS:
         return _centred(FIXED_WEIGHTS[value](p), p, g).to(out), None
-    a = _wide(alpha) if alpha is not None else torch.full((), value, dtype=p.dtype)
+    a = alpha.to(work) if alpha is not None else torch.full((), value, dtype=work, device=p.device)
     on = p != 0  # NaN counts as support, so that it is passed on
     hard = a == math.inf
     a = torch.where(hard, 2, a)

@@ -12,7 +12,9 @@ from ..engine.arguments import Interval
 from ..engine.chunked import Solve, settled
 from ..engine.fused import RowKernel
 from ..engine.operators import define
+from ..engine.precision import formula_dtype
 from ..engine.search import ascend, narrowed, search
+from ..engine.sums import below, is_lean, moved, normalised, over, square_total, threshold, total
 from ..kernels.schemas import like
 from ..parameters import Setting
 from .declaration import MappingModule
@@ -32,6 +34,13 @@ def normmax_root(z: Tensor, alpha: Tensor) -> Tensor:
     power = 1 / (alpha - 1)  # q - 1
 
     def find(z: Tensor, start: Tensor) -> Tensor:
+        def lean_step(tau: Tensor) -> Tensor:
+            share = over(z, tau).clamp_(min=0)
+            less = share.pow(power)
+            excess = torch.where(alpha == 2, square_total(z, tau), total(less * share, 1))
+            log_norm = excess.log1p() / (power + 1)
+            return log_norm.expm1() / ((-power * log_norm).exp() * less.sum(-1, keepdim=True))
+
         def step(tau: Tensor) -> Tensor:
             # relative to the largest entry, -tau, so that large powers do not underflow
             share = (1 - z / tau).clamp_(min=0)
@@ -39,10 +48,10 @@ def normmax_root(z: Tensor, alpha: Tensor) -> Tensor:
             norm = (less * share).sum(-1, keepdim=True).pow(1 / (power + 1))
             return (norm * -tau - 1) / (norm.pow(-power) * less.sum(-1, keepdim=True))
 
-        return ascend(step, start, 1e-15)
+        return ascend(lean_step if is_lean(z) else step, start, 1e-15)
 
-    start = torch.zeros_like(z[..., :1] + alpha) - 1
-    return narrowed(z, start, find, edge=lambda tau: tau, long=128)
+    start = threshold(torch.zeros_like(z[..., :1] + alpha) - 1)
+    return narrowed(z, start, find, edge=below, long=128)
 
 
 def normmax_rows(z: Tensor, live: Tensor, alpha: Tensor, *, solve: Solve) -> Tensor:
@@ -51,15 +60,20 @@ def normmax_rows(z: Tensor, live: Tensor, alpha: Tensor, *, solve: Solve) -> Ten
     tau = solve(normmax_root, z.masked_fill(~live, -math.inf), alpha)
     first = live & (z == 0).detach()
     for step in range(solve.steps + 1):
-        on = live & (z > tau).detach()
-        log = torch.where(on, z - tau, 1).log()
+        share = over(z, tau)
+        on = live & (share > 0).detach()
+        log = torch.where(on, share, 1).log()
         less = torch.where(on, (log * power).exp(), 0)
         if step < solve.steps:
             # sum d^q - 1, with d^q - 1 of the maxima in one piece: where there is one, d is near 1
             apart = torch.where(first, (log * (power + 1)).expm1(), less * log.exp()).sum(-1, keepdim=True)
             excess = apart + (first.sum(-1, keepdim=True) - 1)
-            tau = tau + excess / ((power + 1) * less.sum(-1, keepdim=True))
-    return less / less.sum(-1, keepdim=True)
+            if is_lean(z):
+                excess = total(less * log.exp(), 1)
+                euclidean = square_total(z.masked_fill(~live, -math.inf), tau).detach() + (excess - excess.detach())
+                excess = torch.where(alpha == 2, euclidean, excess)
+            tau = moved(tau, excess / ((power + 1) * less.sum(-1, keepdim=True)))
+    return normalised(less)
 
 
 def normmax_rule(p: Tensor, g: Tensor, alpha: Tensor | None) -> tuple[Tensor, Tensor | None]:
@@ -68,8 +82,9 @@ def normmax_rule(p: Tensor, g: Tensor, alpha: Tensor | None) -> tuple[Tensor, Te
     With w = p/d, h = g - <p, g> and m = 1/(α-1), dx = m (w h - p <w, h>): the threshold moves with <p, dx>. α moves the
     power of d and the threshold: dα = -m² (<p h, log d> - m/((m+1) S) <p S d, log d> <w, h>). NaN counts as support.
     """
-    out, p, g = p.dtype, p.double(), g.double()
-    a = alpha.double() if alpha is not None else torch.full((), 2.0, dtype=p.dtype)
+    out, work = p.dtype, formula_dtype(p)
+    p, g = p.to(work), g.to(work)
+    a = alpha.to(work) if alpha is not None else torch.full((), 2.0, dtype=work, device=p.device)
     on, m = p != 0, 1 / (a - 1)
     log = torch.where(on, p, 1).log()
     norm = torch.where(on, (a * log).exp(), 0).sum(-1, keepdim=True)

@@ -13,25 +13,46 @@ from ..engine.arguments import Interval
 from ..engine.chunked import Formula, Solve
 from ..engine.fused import RowKernel, Rule
 from ..engine.operators import define
+from ..engine.sums import is_lean
 from ..kernels.schemas import like
 from ..parameters import Setting
 from .declaration import MappingModule
 from .tsoftmax import from_top, weighted_softmax
 
 ops = torch.ops.parsimax
+_UNIT = 2**38
 RATE = Setting("rate", Interval(0, 1), example=0.5, about="the share of zeros")
 
 
-def _quantile(z: Tensor, live: Tensor, rate: Tensor) -> Tensor:
-    """The quantile of the live entries, by linear interpolation; a gradient reaches the two entries and the rate."""
+def _place(rate: Tensor, size: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """rate · (size - 1) as a whole number and the rest, and what is left of the rest up to 1."""
+    position = rate * (size - 1)
+    if not is_lean(position):
+        first = position.detach().floor().clamp(min=0).to(torch.long)
+        return first, position - first, 1 - (position - first)
+    # float32 has no bits for the rest behind a large whole number; a rate is a multiple of 2^-38, if it is not tiny.
+    exact = (rate.detach() * _UNIT).to(torch.long) * (size - 1)
+    first = exact // _UNIT
+    learned = position - position.detach()
+    rest = ((exact - first * _UNIT).to(rate.dtype) / _UNIT) + learned
+    return first, rest, ((first + 1) * _UNIT - exact).to(rate.dtype) / _UNIT - learned
+
+
+def _quantile(z: Tensor, live: Tensor, rate: Tensor) -> tuple[Tensor, Tensor]:
+    """The quantile of the live entries, by linear interpolation, and how far each entry lies above it.
+
+    A gradient reaches the two entries around it, and the rate.
+    """
     size, n = live.sum(-1, keepdim=True), z.shape[-1]
     order = z.detach().masked_fill(~live, -math.inf).argsort(-1)  # forbidden entries come first
-    position = rate * (size - 1)
-    below = position.detach().floor().clamp(min=0).to(torch.long)
+    below, share, left = _place(rate, size)
     above = torch.minimum(below + 1, size - 1)
     at = order.gather(-1, torch.cat([below, above], -1).expand(*z.shape[:-1], 2) + (n - size))
     low, high = z.gather(-1, at).chunk(2, -1)
-    return low + (position - below) * (high - low)
+    cut = low + share * (high - low)
+    if not is_lean(z):
+        return cut, z - cut
+    return cut, torch.where(z >= high, (z - high) + left * (high - low), (z - low) - share * (high - low))
 
 
 def _rows(z: Tensor, live: Tensor, rate: Tensor, *, solve: Solve) -> Tensor:
@@ -43,13 +64,11 @@ def _rows_detached(z: Tensor, live: Tensor, rate: Tensor, *, solve: Solve) -> Te
 
 
 def _cut(z: Tensor, live: Tensor, rate: Tensor, *, detach: bool) -> Tensor:
-    cut = _quantile(z, live, rate)
+    cut, above = _quantile(z, live, rate)
     t = z.masked_fill(~live, -math.inf).amax(-1, keepdim=True) - cut
     if detach:  # the paper's: t is a constant, and the weights still follow the maximum
         t = t.detach()
-        above = from_top(z, live) + t
-    else:
-        above = z - cut
+        above = above.detach() + (from_top(z, live) - from_top(z, live).detach())
     flat = t <= 0  # the cut is at the maximum: only the maxima are left
     rest = torch.relu(above)  # relu and not clamp: a score at the cut has no gradient, as a higher rate leaves it out
     weight = torch.where(flat, (z == 0).to(z.dtype), rest / torch.where(flat, 1, t))

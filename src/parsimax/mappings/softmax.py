@@ -10,6 +10,7 @@ from torch import Tensor
 from ..engine.apply import apply
 from ..engine.chunked import Solve
 from ..engine.modes import quick
+from ..engine.sums import is_lean, total
 from .declaration import MappingModule
 from .entmax_rule import entmax_kernel, fixed_entmax
 
@@ -17,11 +18,14 @@ KERNEL, QUICK = entmax_kernel(1.0), fixed_entmax(1.0)
 
 
 def softmax_rows(z: Tensor, live: Tensor, *, solve: Solve) -> Tensor:
-    return torch.softmax(z.masked_fill(~live, -math.inf), -1)
+    p = torch.softmax(z.masked_fill(~live, -math.inf), -1)
+    return p / total(p) if is_lean(p) else p
 
 
 def softmax_conjugate(z: Tensor, live: Tensor, *, solve: Solve) -> Tensor:
-    return z.masked_fill(~live, -math.inf).logsumexp(-1, keepdim=True)
+    z = z.masked_fill(~live, -math.inf)
+    largest = z.logsumexp(-1, keepdim=True)
+    return largest + total((z - largest).exp()).log() if is_lean(z) else largest
 
 
 def shannon(p: Tensor) -> Tensor:

@@ -12,6 +12,7 @@ from ..engine.arguments import Interval
 from ..engine.chunked import Solve, settled
 from ..engine.fused import RowKernel
 from ..engine.operators import define
+from ..engine.precision import formula_dtype
 from ..kernels.schemas import like
 from ..parameters import Setting
 from .declaration import MappingModule
@@ -32,8 +33,9 @@ def sparsegen_rows(z: Tensor, live: Tensor, lam: Tensor, *, solve: Solve) -> Ten
 
 def sparsegen_rule(p: Tensor, g: Tensor, lam: Tensor | None) -> tuple[Tensor, Tensor | None]:
     """With h = g - its mean over the support: dx = h / (1 - λ), and dλ = Σ h p / (1 - λ). NaN counts as support."""
-    out, p, g = p.dtype, p.double(), g.double()
-    scale = 1 / (1 - lam.double()) if lam is not None else torch.ones((), dtype=p.dtype)
+    out, work = p.dtype, formula_dtype(p)
+    p, g = p.to(work), g.to(work)
+    scale = 1 / (1 - lam.to(work)) if lam is not None else torch.ones((), dtype=work, device=p.device)
     on = p != 0
     mean = torch.where(on, g, 0).sum(-1, keepdim=True) / on.sum(-1, keepdim=True).clamp(min=1)
     dx = torch.where(on, g - mean, 0) * scale * torch.where(p.isnan(), math.nan, 1.0)

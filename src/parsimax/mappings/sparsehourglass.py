@@ -12,6 +12,7 @@ from ..engine.arguments import Interval
 from ..engine.chunked import Solve
 from ..engine.fused import RowKernel
 from ..engine.operators import define
+from ..engine.sums import signed_total
 from ..kernels.schemas import like
 from ..parameters import Setting
 from .declaration import MappingModule
@@ -31,7 +32,7 @@ Q = Setting(
 def hourglass_scale(z: Tensor, live: Tensor, q: Tensor) -> Tensor:
     """a = (1 + Kq) / (|sum z| + Kq) over the K live entries."""
     kq = live.sum(-1, keepdim=True) * q
-    return (1 + kq) / (torch.where(live, z, 0).sum(-1, keepdim=True).abs() + kq)
+    return (1 + kq) / (signed_total(torch.where(live, z, 0)).abs() + kq)
 
 
 @unshifted

@@ -11,6 +11,7 @@ from ..engine.apply import apply
 from ..engine.chunked import Solve, settled
 from ..engine.modes import quick
 from ..engine.search import ascend, narrowed, search
+from ..engine.sums import below, over, threshold, total
 from .declaration import MappingModule
 from .entmax_rule import entmax_kernel, fixed_entmax
 
@@ -31,29 +32,30 @@ def sparsemax_root(z: Tensor) -> Tensor:
 
     def find(z: Tensor, start: Tensor) -> Tensor:
         def step(tau: Tensor) -> Tensor:
-            over = (z - tau).clamp_(min=0)
-            return (over.sum(-1, keepdim=True) - 1) / over.count_nonzero(-1).unsqueeze(-1)
+            share = over(z, tau).clamp_(min=0)
+            return total(share, 1) / share.count_nonzero(-1).unsqueeze(-1)
 
         return ascend(step, start, 1e-15)
 
-    return narrowed(z, torch.full_like(z[..., :1], -1), find, edge=lambda tau: tau)
+    return narrowed(z, threshold(torch.full_like(z[..., :1], -1)), find, edge=below)
 
 
 def sparsemax_rows(z: Tensor, live: Tensor, *, solve: Solve) -> Tensor:
     tau = solve(sparsemax_root, z.masked_fill(~live, -math.inf))
-    on = live & (z > tau)
-    tau = (torch.where(on, z, 0).sum(-1, keepdim=True) - 1) / on.sum(-1, keepdim=True)
-    return torch.where(on, z - tau, 0).clamp(min=0)
+    share = over(z, tau)
+    on = live & (share > 0)
+    excess = total(torch.where(on, share, 0), 1) / on.sum(-1, keepdim=True)
+    return torch.where(on, share - excess, 0).clamp(min=0)
 
 
 def gini(p: Tensor) -> Tensor:
     """sum p (1 - p) / 2."""
-    return (p * (1 - p)).sum(-1, keepdim=True) / 2
+    return total(p * (1 - p)) / 2
 
 
 def sparsemax_conjugate(z: Tensor, live: Tensor, *, solve: Solve) -> Tensor:
     p = settled(sparsemax_rows, z, live, solve=solve)
-    return (p * z).sum(-1, keepdim=True) + gini(p)
+    return gini(p) - total(-p * z)
 
 
 def sparsemax(scores: Tensor, dim: int = -1, *, mask: Tensor | None = None, dtype: torch.dtype | None = None) -> Tensor:

@@ -16,6 +16,7 @@ from ..engine.clean import clean
 from ..engine.fused import RowKernel
 from ..engine.modes import is_plain
 from ..engine.operators import define
+from ..engine.sums import over
 from ..kernels.schemas import like
 from ..parameters import Setting
 from .declaration import MappingModule
@@ -41,7 +42,7 @@ def _certificate(x: Tensor, k: int) -> Tensor:
     best = rows.z.masked_fill(~rows.live, -math.inf).topk(k + 1).values
     solve = Solve() if is_plain(x) else Traced()
     tau = solve(sparsemax_root, best[..., :k])
-    same = (best[..., k:] <= tau) | ~rows.allowed.any(-1, keepdim=True)
+    same = (over(best[..., k:], tau) <= 0) | ~rows.allowed.any(-1, keepdim=True)
     return (same & ~rows.broken).squeeze(-1)
 
 

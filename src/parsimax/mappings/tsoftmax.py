@@ -12,6 +12,7 @@ from ..engine.arguments import Interval
 from ..engine.chunked import Solve
 from ..engine.fused import RowKernel
 from ..engine.operators import define
+from ..engine.sums import normalised
 from ..kernels.schemas import like
 from ..parameters import Setting
 from .declaration import MappingModule
@@ -24,8 +25,7 @@ T = Setting(
 
 def weighted_softmax(weight: Tensor, z: Tensor, live: Tensor) -> Tensor:
     """w_i exp(z_i) / sum_j w_j exp(z_j) over the live entries."""
-    mass = torch.where(live, weight * z.exp(), 0)
-    return mass / mass.sum(-1, keepdim=True)
+    return normalised(torch.where(live, weight * z.exp(), 0))
 
 
 def from_top(z: Tensor, live: Tensor) -> Tensor:
