@@ -11,6 +11,7 @@ from torch import Tensor
 from parsimax.mappings import REGISTRY
 
 INF, NAN = math.inf, math.nan
+TORCH = tuple(map(int, torch.__version__.split(".")[:2]))
 
 
 @dataclass(frozen=True)

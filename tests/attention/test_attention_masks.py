@@ -13,6 +13,7 @@ from torch.nn import functional as F
 from torch.nn.attention.bias import causal_lower_right, causal_upper_left
 
 import parsimax
+from cases import TORCH
 from parsimax import AttentionCore, MultiheadAttention, attention, entmax_attention
 from parsimax._attention.biases import check_kind
 from parsimax.kernels import dispatch, library
@@ -176,7 +177,7 @@ def test_distributed_tensors_are_masks(tmp_path):
 def test_a_bias_given_to_compiled_code(kind):
     q, k, v = draw(L=7, S=9)
     bias, mask = bias_and_mask(kind, 7, 9)
-    compiled = torch.compile(entmax_attention, backend="eager", fullgraph=True)
+    compiled = torch.compile(entmax_attention, backend="eager", fullgraph=TORCH >= (2, 10))  # else it breaks there
     close(compiled(q, k, v, bias), entmax_attention(q, k, v, mask), 1e-6)
 
 

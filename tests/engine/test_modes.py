@@ -8,7 +8,7 @@ import torch
 import torch.autograd.forward_ad as fwad
 from torch.func import grad, hessian, jacfwd, jacrev, jvp, vjp, vmap
 
-from cases import each, normal
+from cases import TORCH, each, normal
 from functions import DETACHED, LOSSES, MAPPINGS, SHARED, Function, X
 
 # torch itself loads its forward-mode rules and parts of inductor through the old torch.jit, and says so.
@@ -183,6 +183,9 @@ def test_compile_of_grad_and_jvp(case):
 
 @each(ALL)
 def test_export_with_a_dynamic_batch(case):
+    if case.name == "linear_entmax_loss" and TORCH < (2, 10):
+        pytest.skip("this torch exports no tensors of the code around")
+
     class Exported(torch.nn.Module):
         def forward(self, *inputs):
             return case.call(*inputs)
