@@ -428,7 +428,7 @@ def test_a_folder_is_replaced_whole_or_not_at_all(tmp_path):
     durable.replace_folder(path, lambda folder: (folder / "a").write_text("1"))
     durable.replace_folder(path, lambda folder: (folder / "b").write_text("2"))
     assert [one.name for one in path.iterdir()] == ["b"]
-    with pytest.raises(RuntimeError, match="cannot write .*model: No space left"):
+    with pytest.raises(RuntimeError, match=r"cannot write .*model: No space left"):
         durable.replace_folder(path, full)
     assert [one.name for one in path.iterdir()] == ["b"] and [one.name for one in tmp_path.iterdir()] == ["model"]
     (tmp_path / ".model.1.part").mkdir()  # of one that was killed
