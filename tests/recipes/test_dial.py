@@ -127,7 +127,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_every_recipe_with_a_number(name, tmp_path, capsys):
+def test_every_recipe_with_a_number(name, tmp_path, capsys, monkeypatch):
     words, turned, quality = CASES[name]
     if name == "inflection":
         for part, count in (("train-medium", 30), ("dev", 6), ("test", 6)):
@@ -135,6 +135,7 @@ def test_every_recipe_with_a_number(name, tmp_path, capsys):
             (tmp_path / f"aa-{part}").write_text("\n".join(lines))
         words = [*words, f"data.root={tmp_path}"]
     if name == "lm":
+        monkeypatch.setattr("parsimax.recipes.lm.recipe.LENGTH", 5)  # of the texts that it writes
         for split in ("train", "valid", "test"):
             (tmp_path / f"{split}.txt").write_text("a b c d e f g h\n" * 60)
         words = [*words, f"data.root={tmp_path}"]

@@ -104,17 +104,28 @@ def test_word_pieces_are_always_the_same():
     assert "".join(said).replace("##", "") == "fox[UNK]quick" and len(said) < 9, "some pieces are longer than a letter"
 
 
-def test_the_embedded_data_with_every_kind_of_mapping(capsys):
-    for number, words in enumerate((["mapping=softmax"], ["mapping=entmax", "alpha=learned"], ["rate=0.3", "ramp=1"])):
-        run = Path(f"run{number}")
-        assert cli.main(["train", "finetune", *TINY, *QUICK, *words, "--run", str(run)]) == 0, capsys.readouterr().err
-        found = json.loads((run / "results.json").read_text())["val"]
-        assert ("step time / softmax" in found) == bool(number), "softmax is beside itself"
-        assert len(found["density by layer"]) == 2 and found["zeros"] >= (0, 0, 0.29)[number]
-        assert number or found["zeros"] == 0
-        assert ("alpha by layer" in found) == (number < 2)
-        plain = transformers.AutoConfig.from_pretrained(run / "model")
-        assert hasattr(plain, "parsimax") == bool(number), "softmax needs no parsimax to be loaded"
+def test_the_embedded_data(capsys):
+    words = [*TINY[:-1], *QUICK, "rate=0.3", "ramp=1", "--run", "run"]
+    assert cli.main(["train", "finetune", *words]) == 0, capsys.readouterr().err
+    found = json.loads(Path("run/results.json").read_text())["val"]
+    assert found["examples"] == docstrings.HELD_OUT and found["zeros"] > 0.29 and "step time / softmax" in found
+
+
+@pytest.mark.parametrize("words", [["mapping=softmax"], ["mapping=sparsemax"], ["mapping=entmax", "alpha=learned"]])
+def test_every_kind_of_mapping(words, tmp_path, capsys):
+    root, soft = write_lines(tmp_path / "data"), words == ["mapping=softmax"]
+    base = ["train", "finetune", *TINY, *QUICK, f"data.root={root}"]
+    assert cli.main([*base, *words, "--run", "run"]) == 0, capsys.readouterr().err
+    found = json.loads(Path("run/results.json").read_text())["val"]
+    assert ("step time / softmax" in found) != soft, "softmax is beside itself"
+    assert len(found["density by layer"]) == len(found["alpha by layer"]) == 2 and (found["zeros"] == 0 or not soft)
+    config = transformers.AutoConfig.from_pretrained("run/model")
+    assert hasattr(config, "parsimax") != soft, "softmax needs no parsimax to be loaded"
+    if words[-1] == "alpha=learned":
+        again = transformers.AutoModelForSequenceClassification.from_pretrained("run/model")
+        name = "bert.encoder.layer.0.attention.self.parsimax.learned_alpha.raw"
+        held = weights(Path("run/checkpoints/best.ckpt"))[f"model.{name}"]
+        assert torch.equal(again.get_parameter(name), held)
 
 
 def test_from_training_to_the_pages(trained, capsys, monkeypatch):

@@ -418,3 +418,21 @@ def test_a_signal_saves(number, run, monkeypatch, capsys):
 def test_results_keep_what_is_not_a_number(run):
     run.add_results("val", {"accuracy": math.nan})
     assert json.loads(run.results.read_text())["val"]["accuracy"] is None
+
+
+def test_a_folder_is_replaced_whole_or_not_at_all(tmp_path):
+    path = tmp_path / "model"
+
+    def full(folder):
+        (folder / "new").write_text("half")
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    durable.replace_folder(path, lambda folder: (folder / "a").write_text("1"))
+    durable.replace_folder(path, lambda folder: (folder / "b").write_text("2"))
+    assert [one.name for one in path.iterdir()] == ["b"]
+    with pytest.raises(RuntimeError, match=r"cannot write .*model: No space left"):
+        durable.replace_folder(path, full)
+    assert [one.name for one in path.iterdir()] == ["b"] and [one.name for one in tmp_path.iterdir()] == ["model"]
+    (tmp_path / ".model.1.part").mkdir()  # of one that was killed
+    durable.sweep(tmp_path)
+    assert [one.name for one in tmp_path.iterdir()] == ["model"]

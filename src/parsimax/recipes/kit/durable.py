@@ -80,7 +80,7 @@ def folder(path: Path) -> None:
 
 
 def replace_folder(path: Path, fill: Callable[[Path], None]) -> None:
-    """Let ``path`` be a folder that ``fill`` has filled: whole and synced, or as it was before."""
+    """Let ``path`` be a folder that ``fill`` has filled; whatever happens, no half-filled one has its name."""
     beside, old = (path.with_name(f".{path.name}.{os.getpid()}{kind}{PART}") for kind in ("", ".old"))
     try:
         beside.mkdir()
