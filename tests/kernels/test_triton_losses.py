@@ -57,8 +57,8 @@ def near(ours, true, dtype, tolerance=3e-6):
 
 @pytest.fixture
 def tiled(monkeypatch):
-    monkeypatch.setattr(launch, "SCORES", {**launch.SCORES, "light": 0, "heavy": 0})
-    monkeypatch.setattr(launch, "TILE", {"light": 64, "heavy": 64})
+    monkeypatch.setattr(launch, "SCORES", {**launch.SCORES, "light": 0, "heavy": 0, "backward": 0})
+    monkeypatch.setattr(launch, "TILE", dict.fromkeys(launch.TILE, 64))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)

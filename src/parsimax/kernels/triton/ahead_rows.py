@@ -17,7 +17,7 @@ COMMON |= {("bfloat16", 32000, "α"), ("float32", 8000, "α"), ("bfloat16", 200_
 
 
 def shape_of(n: int, effort: str) -> tuple[dict[str, Any], int]:
-    table = launch.rows(n, effort)
+    table = launch.rows(n, effort, lanes=32)
     return {"R": table.R, "B": table.B, "ONE": table.one}, table.warps
 
 
@@ -47,8 +47,9 @@ def _entmax(type_: str, x: str, n: int, kind: str, number: int) -> Iterator[Job]
         case = f"{type_}, n = {n}, α = {kind}" + (", dα" if by else "") + (", learned" if scores else "")
         pointers = {"X": x, "G": x, "Dx": x, **read}
         pointers |= ({"Dalpha": "*fp64"} if by else {}) | ({"State": "*fp64"} if scores else {})
-        constants = {"KIND": number, "BY_ALPHA": by, "SCORES": scores, **shape}
-        yield Job(gradient.backward, case, pointers, constants, warps, common=common and scores == (kind == "α"))
+        held, few = (shape, warps) if by else shape_of(n, launch.BACKWARD)
+        constants = {"KIND": number, "BY_ALPHA": by, "SCORES": scores, **held}
+        yield Job(gradient.backward, case, pointers, constants, few, common=common and scores == (kind == "α"))
 
 
 def _ordered(type_: str, x: str, n: int) -> Iterator[Job]:

@@ -102,7 +102,7 @@ def _backward(
     if need and kind != steps.ANY:
         memory, stride = per_row(None, value, x)
         kind = steps.ANY
-    table = launch.rows(n, effort(kind))
+    table = launch.rows(n, effort(kind) if need or state is not None else launch.BACKWARD)
     gradient.backward[(-(-count // table.R),)](
         rows, g, memory, state, dx, change if need else None, g.stride(0), stride, count, n,
         KIND=kind, BY_ALPHA=need, SCORES=state is not None, **options(table),
