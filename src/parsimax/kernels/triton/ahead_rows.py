@@ -7,7 +7,7 @@ from typing import Any
 
 from . import launch
 from .ahead import POINTERS, Job
-from .device import entmax, gradient, order, steps
+from .device import entmax, gradient, order, scaled, steps
 
 LENGTHS = (64, 1000, 8000, 32000, 200_000)
 KINDS = {"1.5": steps.ENTMAX15, "2": steps.SPARSEMAX, "α": steps.ANY, "1": steps.SOFTMAX, "∞": steps.ARGMAX}
@@ -26,8 +26,8 @@ def jobs() -> Iterator[Job]:
         for n in LENGTHS:
             for kind, number in KINDS.items():
                 yield from _entmax(type_, x, n, kind, number.value)
-            if n <= launch.longest(launch.ORDERED):
-                yield from _ordered(type_, x, n)
+        for n in (64, 1000, 8000, launch.longest(launch.ORDERED)):
+            yield from _ordered(type_, x, n)
 
 
 def _entmax(type_: str, x: str, n: int, kind: str, number: int) -> Iterator[Job]:
@@ -63,3 +63,16 @@ def _ordered(type_: str, x: str, n: int) -> Iterator[Job]:
     yield Job(order.budget_backward, case, pointers, need, warps, common=common)
     pointers = {"X": x, "G": x, "Rate": "*fp64", "Dx": x, "Drate": "*fp64"}
     yield Job(order.rsoftmax_backward, case, pointers, need, warps, common=common)
+    one = {"X": x, "P": x}
+    yield Job(scaled.tsoftmax, case, {**one, "T": "*fp64"}, shape, warps, common=common)
+    yield Job(scaled.sigsoftmax, case, one, shape, warps, common=common)
+    yield Job(scaled.sparsegen, case, {**one, "Lam": "*fp64"}, shape, warps, common=common)
+    yield Job(scaled.hourglass, case, {**one, "Q": "*fp64"}, shape, warps, common=common)
+    back = {"G": x, "Dx": x}
+    pointers = {**back, "X": x, "T": "*fp64", "Dt": "*fp64"}
+    yield Job(scaled.tsoftmax_backward, case, pointers, need, warps, common=common)
+    yield Job(scaled.sigsoftmax_backward, case, {**back, "X": x}, shape, warps, common=common)
+    pointers = {**back, "P": x, "Lam": "*fp64", "Dlam": "*fp64"}
+    yield Job(scaled.sparsegen_backward, case, pointers, need, warps, common=common)
+    pointers = {**back, **one, "Q": "*fp64", "Dq": "*fp64"}
+    yield Job(scaled.hourglass_backward, case, pointers, need, warps, common=common)
