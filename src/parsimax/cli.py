@@ -32,9 +32,9 @@ def _count(text: str) -> int:
 
 def _bench(options: argparse.Namespace) -> int:
     if options.device != "cpu":
-        if options.markdown or options.list:
+        if options.markdown or options.list or options.threads:
             raise ValueError(
-                f"--markdown and --list are of the CPU's table, not of --device {options.device}; use --csv"
+                f"--markdown, --list and --threads are of the CPU's table, not of --device {options.device}; use --csv"
             )
         from .bench.gpu import run as run_on_gpu
 
@@ -175,7 +175,7 @@ def parser(wanted: str = "") -> argparse.ArgumentParser:
     bench.add_argument("--device", default="cpu", help="cpu, cuda, or interpreter: Triton's, tiny sizes (%(default)s)")
     bench.add_argument("--list", action="store_true", help="print the cases and their limits")
     bench.add_argument("--seconds", type=_positive, default=3.0, metavar="S", help="for each case (%(default)s)")
-    bench.add_argument("--threads", type=_count, default=2, metavar="N", help="of torch (%(default)s)")
+    bench.add_argument("--threads", type=_count, metavar="N", help="of torch, on the CPU (2)")
     bench.add_argument("--csv", metavar="FILE", help="write the figures, with machine and versions")
     bench.add_argument("--markdown", metavar="FILE", help="write the page for the docs")
     bench.set_defaults(run=_bench)

@@ -172,7 +172,7 @@ def test_the_process_has_a_default_for_all_threads():
     finally:
         parsimax.set_kernels("auto")
     assert (runs(), in_thread(runs)) == ("cpu", "cpu")
-    with pytest.raises(ValueError, match="set_kernels: choose one of auto, cpu, triton, torch, got 'fast'"):
+    with pytest.raises(ValueError, match="set_kernels: choose one of auto, cpu, triton, torch, lean, got 'fast'"):
         parsimax.set_kernels("fast")
 
 

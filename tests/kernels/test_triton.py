@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import interpreted
+from parsimax import cli
 from parsimax.bench import tune
 from parsimax.kernels import triton
 from parsimax.kernels.triton import launch
@@ -58,6 +59,13 @@ def test_the_bench_of_a_gpu_runs_in_the_interpreter(tmp_path):
     with (tmp_path / "speed.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert {row["against"] for row in rows} == {"torch.softmax", "SDPA"} and float(rows[0]["ours_ms"]) > 0
+
+
+@pytest.mark.parametrize("option", ["--list", "--threads=4", "--markdown=page.md"])
+def test_what_the_bench_of_a_gpu_does_not_know_is_refused(option):
+    options = cli.parser("bench").parse_args(["bench", "--device", "cuda", option])
+    with pytest.raises(ValueError, match="--threads are of the CPU's table, not of --device cuda"):
+        options.run(options)
 
 
 WRONG = """

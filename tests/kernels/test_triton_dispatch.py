@@ -24,6 +24,10 @@ CALLS = {
     "topk_sparsemax": (3,),
     "rsoftmax": (0.5,),
     "budget_sparsemax": (2.0,),
+    "tsoftmax": (1.5,),
+    "sigsoftmax": (),
+    "sparsegen": (0.2,),
+    "sparsehourglass": (1.0,),
 }
 
 
@@ -56,7 +60,7 @@ def test_what_does_not():
         assert reasons(name, (2, 16384)) == []
         assert reasons(name, (2, 16385)) == ["rows longer than 16384 have no kernel of this mapping"]
     assert reasons("entmax", (2, 10**6)) == []
-    assert reasons("entmax_loss") == [] and "target probabilities" in reasons("entmax_loss", soft=True)[0]
+    assert reasons("entmax_loss") == [] and "target probabilities" in reasons("linear_entmax_loss", soft=True)[0]
 
 
 def test_attention():

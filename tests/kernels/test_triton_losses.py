@@ -57,8 +57,8 @@ def near(ours, true, dtype, tolerance=3e-6):
 
 @pytest.fixture
 def tiled(monkeypatch):
-    monkeypatch.setattr(launch, "SCORES", {**launch.SCORES, "light": 0, "heavy": 0})
-    monkeypatch.setattr(launch, "TILE", {"light": 64, "heavy": 64})
+    monkeypatch.setattr(launch, "SCORES", {**launch.SCORES, "light": 0, "heavy": 0, "backward": 0})
+    monkeypatch.setattr(launch, "TILE", dict.fromkeys(launch.TILE, 64))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
@@ -94,6 +94,29 @@ def test_class_weights_with_smoothing():
         return parsimax.entmax_loss(x, target, 1.4, weight=weight.to(x), reduction="none", label_smoothing=0.3)
 
     near(*both(loss, [x]), torch.float32)
+
+
+@pytest.mark.parametrize("path", ["held", "tiled"])
+def test_target_probabilities(path, request):
+    """Of each row its own, rows without any among them; weights and smoothing are in the coefficients."""
+    if path == "tiled":
+        request.getfixturevalue("tiled")
+    x, _ = hostile(50)
+    y = torch.rand(x.shape, generator=torch.Generator().manual_seed(1)).where(x > -inf, 0)
+    y[5] = 0
+    weight = torch.linspace(0.5, 2, 50)
+    for alpha in (1.5, LEARNED[:, None]) if path == "held" else (1.3,):
+        learned = isinstance(alpha, torch.Tensor)
+
+        def loss(x, *more, alpha=alpha):
+            given = {"weight": weight.to(x)} if path == "held" else {"label_smoothing": 0.0}
+            return parsimax.entmax_loss(x, y.to(x), *(more or (alpha,)), reduction="none", **given)
+
+        keep = [0, 1, 5, 6, 7] if learned else slice(None)
+        sides = both(loss, [x, alpha] if learned else [x])
+        near(*[[t[keep] for t in side] for side in sides], torch.float32, 1e-5)
+    x = x.bfloat16()
+    near(*both(lambda x: parsimax.entmax15_loss(x, y.bfloat16().to(x), reduction="none"), [x]), torch.bfloat16)
 
 
 def test_by_tiles(tiled):

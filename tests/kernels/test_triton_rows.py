@@ -9,7 +9,7 @@ import torch
 import interpreted
 import parsimax
 from parsimax.kernels import dispatch
-from sweep import ALPHAS, budget_rows, budget_truth, rows, truth
+from sweep import ALPHAS, budget_rows, budget_truth, cut_truth, hourglass_truth, rows, truth
 
 interpreted.only()
 from parsimax.kernels.triton import launch  # noqa: E402
@@ -20,13 +20,18 @@ WHOLE = int(os.environ.get("PARSIMAX_KERNEL_CASES", "500")) >= 10_000  # make te
 HALF = (torch.bfloat16, torch.float16)
 MIXED = torch.tensor([1.0, 1.0001, 1.9, 2.0, 3.0, inf, -1.0, nan, 0.5])
 PARAMETERS = {"alpha": MIXED, "rate": torch.linspace(-0.1, 1, 9), "budget": torch.linspace(-0.5, 7.5, 9)}
+PARAMETERS |= {
+    "tsoftmax": torch.tensor([1.0, 0.5, 2.0, 1.0, 3.0, 0.2, inf, -1.0, 0.01]),
+    "sparsegen": torch.tensor([0.5, 0.1, 0.0, 0.9, -3.0, 0.3, -1.0, 1.0, 0.95]),
+    "sparsehourglass": torch.tensor([1.0, 0.5, 2.0, 1.0, 0.1, 3.0, 10.0, 0.0, 30.0]),
+}
 
 
 @pytest.fixture
 def tiled(monkeypatch):
     """All rows by tiles of 64 columns, as if they were longer than what is held on chip."""
-    monkeypatch.setattr(launch, "SCORES", {**launch.SCORES, "light": 0, "heavy": 0})
-    monkeypatch.setattr(launch, "TILE", {"light": 64, "heavy": 64})
+    monkeypatch.setattr(launch, "SCORES", {**launch.SCORES, "light": 0, "heavy": 0, "backward": 0})
+    monkeypatch.setattr(launch, "TILE", dict.fromkeys(launch.TILE, 64))
 
 
 @pytest.fixture(params=["held", "tiled"])
@@ -105,7 +110,7 @@ def test_plateaus_by_tiles(tiled):
 @pytest.mark.parametrize("alpha", [1.0, 1.2, 1.5, 2.0])
 def test_many_equal_scores_sum_to_one(alpha, monkeypatch):
     """They all err alike: a plain sum in float32 does not show it."""
-    monkeypatch.setattr(launch, "TILE", {"light": 131072, "heavy": 131072})
+    monkeypatch.setattr(launch, "TILE", dict.fromkeys(launch.TILE, 131072))
     x = torch.zeros(1, 10**6)
     for first in (0.0, 0.999999 / max(alpha - 1, 1e-3)):
         x[0, 0] = first
@@ -215,13 +220,45 @@ def test_rsoftmax(n):
     near(parsimax.rsoftmax(x, 0.4), reference(parsimax.rsoftmax, x.double(), 0.4))
 
 
+@pytest.mark.parametrize("name", ["tsoftmax", "sparsegen", "sparsehourglass"])
+def test_bent_scores(name):
+    function = getattr(parsimax, name)
+    for n in (1, 6, 100):
+        compared(function, hostile(n), PARAMETERS[name][:, None], 3e-5)
+    x = hostile(100, torch.bfloat16)
+    near(function(x, 0.6), reference(function, x.double(), 0.6))
+
+
+def test_sigsoftmax():
+    for n, dtype in ((1, torch.float32), (100, torch.float32), (100, torch.bfloat16)):
+        x = hostile(n, dtype)
+        g = torch.randn(x.shape, generator=torch.Generator().manual_seed(1)).to(dtype)
+        ours, wide = x.clone().requires_grad_(), x.double().requires_grad_()
+        p, true = parsimax.sigsoftmax(ours), reference(parsimax.sigsoftmax, wide)
+        near(p, true)
+        found, expected = torch.autograd.grad(p, ours, g)[0], torch.autograd.grad(true, wide, g.double())[0]
+        near(found, expected, 3e-6)
+
+
+def test_bent_scores_over_plateaus():
+    half, two = rows(200, 1.5, 8, 3), rows(200, 2.0, 8, 3)
+    answers = [(parsimax.tsoftmax(half, t), cut_truth(half, t)) for t in (0.01, 1.5, 40.0)]
+    answers += [(parsimax.sparsehourglass(two, q), hourglass_truth(two, q)) for q in (0.1, 10.0)]
+    for lam in (-4.0, 0.25, 0.9):
+        x = (two.double() * (1 - lam)).float()
+        answers.append((parsimax.sparsegen(x, lam), truth(x.double() / (1 - lam), 2.0).p))
+    for p, true in answers:
+        assert (p.sum(-1, dtype=torch.float64) - 1).abs().max() <= 1e-6 and (p - true).abs().max() <= 1e-6
+
+
 def everything(x):
     """Every kernel once, forward and backward."""
     alpha = torch.full((len(x), 1), 1.3, requires_grad=True)
     leaf = x.clone().requires_grad_()
     calls = [lambda x, a=a: parsimax.entmax(x, a) for a in (1.0, 1.5, 2.0, inf, 1.7)]
     calls += [lambda x: parsimax.entmax(x, alpha), lambda x: parsimax.topk_sparsemax(x, 3)]
-    calls += [lambda x: parsimax.rsoftmax(x, 0.5), lambda x: parsimax.budget_sparsemax(x, 2.0)]
+    calls += [lambda x: parsimax.rsoftmax(x, 0.5), lambda x: parsimax.budget_sparsemax(x, 2.0), parsimax.sigsoftmax]
+    calls += [lambda x: parsimax.tsoftmax(x, 1.5), lambda x: parsimax.sparsegen(x, 0.2), parsimax.sparsehourglass]
     out = []
     for call in calls:
         p = call(leaf)
@@ -229,21 +266,18 @@ def everything(x):
     return [*out, *parsimax.support(x, 1.5, max_size=6)]
 
 
-def test_outputs_are_written_and_bits_repeat(monkeypatch, path):
-    """Memory that is handed out is full of NaN: what is not written shows. Two runs have the same bits."""
+def test_outputs_are_written_and_bits_depend_on_the_row_alone(monkeypatch, path):
+    """Memory that is handed out is full of NaN: what is not written shows. A row alone has the bits it has beside
+    another one, in another run."""
     x = hostile(70)[[0, 7]]
     clean = everything(x)
     empty = torch.empty
     monkeypatch.setattr(torch, "empty", lambda *a, **k: empty(*a, **k).view(torch.uint8).fill_(255).view(k["dtype"]))
-    for one, other in zip(clean, everything(x), strict=True):
-        assert torch.equal(one, other)
-
-
-def test_a_row_does_not_depend_on_its_neighbours(path):
-    x = hostile(70)[[0, 7]]
-    for one, other in zip(everything(x), everything(x[1:]), strict=True):
-        if one.shape[:1] == x.shape[:1] and one.is_floating_point():
-            assert torch.equal(one[1:].nan_to_num(), other.nan_to_num())
+    for row in (0, 1):
+        for one, other in zip(clean, everything(x[row : row + 1]), strict=True):
+            if one.shape[:1] == x.shape[:1] and one.is_floating_point():
+                width = min(one.shape[-1], other.shape[-1])  # of supports that of the largest
+                assert torch.equal(one[row : row + 1, ..., :width], other[..., :width])
 
 
 def test_strides_and_sizes():

@@ -34,7 +34,8 @@ def run(options: argparse.Namespace) -> int:
     from . import report
     from .measure import Result, measure
 
-    torch.set_num_threads(options.threads)
+    threads = options.threads or 2
+    torch.set_num_threads(threads)
     load = report.load()
     where = report.machine()
     print(", ".join(f"{name} {value}" for name, value in where.items()) + f", load average {load:.1f}")
@@ -54,7 +55,7 @@ def run(options: argparse.Namespace) -> int:
         raise
     failed = [r for r in results if r.passed is False]
     print(f"{len(failed)} of {len(results)} cases failed; load average {report.load():.1f}")
-    if not math.isnan(load) and load > options.threads / 2:
+    if not math.isnan(load) and load > threads / 2:
         print("Other work kept the machine busy, so the times mean little.", file=sys.stderr)
     return int(bool(failed))
 

@@ -30,7 +30,12 @@ IMPLEMENTED = dict.fromkeys(
     ),
     "rows",
 )
-IMPLEMENTED |= dict.fromkeys(("_loss_fwd", "_loss_bwd"), "losses")
+IMPLEMENTED |= {
+    f"_{name}_{way}": "scaled"
+    for name in ("tsoftmax", "sigsoftmax", "sparsegen", "hourglass")
+    for way in ("fwd", "bwd")
+}
+IMPLEMENTED |= dict.fromkeys(("_loss_fwd", "_loss_bwd", "_soft_loss_fwd", "_soft_loss_bwd"), "losses")
 IMPLEMENTED |= dict.fromkeys(("_linear_loss_fwd", "_linear_loss_bwd"), "linear")
 IMPLEMENTED |= dict.fromkeys(("_attention_fwd", "_attention_bwd"), "attention")
 WIDEST = {2: 256, 4: 128}  # the largest head of attention, by the bytes of a number

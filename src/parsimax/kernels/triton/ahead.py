@@ -42,6 +42,7 @@ class Job:
     fusion: bool = False
     integers: str = "i32"
     numbers: tuple[str, ...] = ()  # arguments that are float32
+    lanes: int | None = 32  # of a warp, if the launch reckons with threads: then warps of 64 are half as many
     common: bool = field(default=False, compare=False)  # among the most used third
 
     @property
@@ -82,7 +83,8 @@ def compiled(job: Job, arch: str) -> Usage:
         if kind is not None:
             hints[(place,)] = [["tt.divisibility", 16]]
     source = ASTSource(fn=job.kernel, signature=signature, constexprs=constants, attrs=hints)
-    options = {"num_warps": job.warps, "num_stages": job.stages, "enable_fp_fusion": job.fusion}
+    warps = job.warps if job.lanes is None else max(1, job.warps * job.lanes // TARGETS[arch][2])
+    options = {"num_warps": warps, "num_stages": job.stages, "enable_fp_fusion": job.fusion}
     if TARGETS[arch][0] == "hip" and job.stages > 1:
         options["matrix_instr_nonkdim"] = 16
     made = triton.compile(source, target=GPUTarget(*TARGETS[arch]), options=options)

@@ -44,6 +44,7 @@ def _case(type_: str, x: str, dim: int, kind: str, number: int, words: str, mask
             table.warps,
             table.stages,
             numbers=("scale",),
+            lanes=None,
             common=common,
         )
 

@@ -17,6 +17,7 @@ def jobs() -> Iterator[Job]:
         for n in LENGTHS:
             for kind, number in KINDS.items():
                 shape, warps = shape_of(n, launch.HEAVY if kind == "α" else launch.LIGHT)
+                yield from _soft(type_, x, n, kind, number.value)
                 for smooth in (False, True):
                     for weight in ("*fp64", None) if smooth else (None,):
                         case = f"{type_}, n = {n}, α = {kind}" + (", smoothed" if smooth else "")
@@ -24,10 +25,21 @@ def jobs() -> Iterator[Job]:
                         common = (type_, n, kind) in COMMON and not smooth
                         pointers = {"X": x, "Target": "*i64", "Alpha": "*fp64" if kind == "α" else x, "State": "*fp64"}
                         pointers |= {"Weight": weight, "WeightSum": weight} if weight else {}
-                        constants = {"KIND": number.value, "SMOOTH": smooth, **shape}
+                        constants = {"KIND": number.value, "SMOOTH": smooth, "SOFT": False, **shape}
                         forward = {**pointers, "Loss": "*fp32"}
                         by = {**constants, "BY_ALPHA": kind == "α"}
                         numbers = ("smoothing",)
                         yield Job(loss.forward, case, forward, by, warps, numbers=numbers, common=common)
                         backward = {**pointers, "G": "*fp32", "Dx": x}
                         yield Job(loss.backward, case, backward, constants, warps, numbers=numbers, common=common)
+
+
+def _soft(type_: str, x: str, n: int, kind: str, number: int) -> Iterator[Job]:
+    shape, warps = shape_of(n, launch.HEAVY if kind == "α" else launch.LIGHT)
+    case, common = f"{type_}, n = {n}, α = {kind}, target probabilities", (type_, n, kind) == ("float32", 1000, "1.5")
+    pointers = {"X": x, "Alpha": "*fp64" if kind == "α" else x, "State": "*fp64", "Weight": x, "WeightSum": "*fp32"}
+    constants = {"KIND": number, "SMOOTH": False, "SOFT": True, **shape}
+    by, numbers = {**constants, "BY_ALPHA": kind == "α"}, ("smoothing",)
+    yield Job(loss.forward, case, {**pointers, "Loss": "*fp32"}, by, warps, numbers=numbers, common=common)
+    backward = {**pointers, "G": "*fp32", "Dx": x}
+    yield Job(loss.backward, case, backward, constants, warps, numbers=numbers, common=common)

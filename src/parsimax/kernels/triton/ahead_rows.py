@@ -7,7 +7,7 @@ from typing import Any
 
 from . import launch
 from .ahead import POINTERS, Job
-from .device import entmax, gradient, order, steps
+from .device import entmax, gradient, order, scaled, steps
 
 LENGTHS = (64, 1000, 8000, 32000, 200_000)
 KINDS = {"1.5": steps.ENTMAX15, "2": steps.SPARSEMAX, "α": steps.ANY, "1": steps.SOFTMAX, "∞": steps.ARGMAX}
@@ -17,7 +17,7 @@ COMMON |= {("bfloat16", 32000, "α"), ("float32", 8000, "α"), ("bfloat16", 200_
 
 
 def shape_of(n: int, effort: str) -> tuple[dict[str, Any], int]:
-    table = launch.rows(n, effort)
+    table = launch.rows(n, effort, lanes=32)
     return {"R": table.R, "B": table.B, "ONE": table.one}, table.warps
 
 
@@ -26,8 +26,8 @@ def jobs() -> Iterator[Job]:
         for n in LENGTHS:
             for kind, number in KINDS.items():
                 yield from _entmax(type_, x, n, kind, number.value)
-            if n <= launch.longest(launch.ORDERED):
-                yield from _ordered(type_, x, n)
+        for n in (64, 1000, 8000, launch.longest(launch.ORDERED)):
+            yield from _ordered(type_, x, n)
 
 
 def _entmax(type_: str, x: str, n: int, kind: str, number: int) -> Iterator[Job]:
@@ -47,8 +47,9 @@ def _entmax(type_: str, x: str, n: int, kind: str, number: int) -> Iterator[Job]
         case = f"{type_}, n = {n}, α = {kind}" + (", dα" if by else "") + (", learned" if scores else "")
         pointers = {"X": x, "G": x, "Dx": x, **read}
         pointers |= ({"Dalpha": "*fp64"} if by else {}) | ({"State": "*fp64"} if scores else {})
-        constants = {"KIND": number, "BY_ALPHA": by, "SCORES": scores, **shape}
-        yield Job(gradient.backward, case, pointers, constants, warps, common=common and scores == (kind == "α"))
+        held, few = (shape, warps) if by else shape_of(n, launch.BACKWARD)
+        constants = {"KIND": number, "BY_ALPHA": by, "SCORES": scores, **held}
+        yield Job(gradient.backward, case, pointers, constants, few, common=common and scores == (kind == "α"))
 
 
 def _ordered(type_: str, x: str, n: int) -> Iterator[Job]:
@@ -62,3 +63,16 @@ def _ordered(type_: str, x: str, n: int) -> Iterator[Job]:
     yield Job(order.budget_backward, case, pointers, need, warps, common=common)
     pointers = {"X": x, "G": x, "Rate": "*fp64", "Dx": x, "Drate": "*fp64"}
     yield Job(order.rsoftmax_backward, case, pointers, need, warps, common=common)
+    one = {"X": x, "P": x}
+    yield Job(scaled.tsoftmax, case, {**one, "T": "*fp64"}, shape, warps, common=common)
+    yield Job(scaled.sigsoftmax, case, one, shape, warps, common=common)
+    yield Job(scaled.sparsegen, case, {**one, "Lam": "*fp64"}, shape, warps, common=common)
+    yield Job(scaled.hourglass, case, {**one, "Q": "*fp64"}, shape, warps, common=common)
+    back = {"G": x, "Dx": x}
+    pointers = {**back, "X": x, "T": "*fp64", "Dt": "*fp64"}
+    yield Job(scaled.tsoftmax_backward, case, pointers, need, warps, common=common)
+    yield Job(scaled.sigsoftmax_backward, case, {**back, "X": x}, shape, warps, common=common)
+    pointers = {**back, "P": x, "Lam": "*fp64", "Dlam": "*fp64"}
+    yield Job(scaled.sparsegen_backward, case, pointers, need, warps, common=common)
+    pointers = {**back, **one, "Q": "*fp64", "Dq": "*fp64"}
+    yield Job(scaled.hourglass_backward, case, pointers, need, warps, common=common)

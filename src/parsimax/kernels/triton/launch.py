@@ -9,13 +9,15 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import torch
+
 from . import interpreter, table
 
-WARP = 32
-MOST_WARPS = 32
-LIGHT, HEAVY, ORDERED = "light", "heavy", "ordered"
-SCORES = {LIGHT: 16, HEAVY: 8, ORDERED: 16}  # that a thread can hold, by what is done with them
-TILE = {LIGHT: 4096, HEAVY: 2048}  # columns at once of a row that is not held
+THREADS = 1024  # at most, of a program
+LANES = 64 if torch.version.hip else 32  # of a warp
+LIGHT, HEAVY, ORDERED, BACKWARD = "light", "heavy", "ordered", "backward"
+SCORES = {LIGHT: 16, HEAVY: 8, ORDERED: 16, BACKWARD: 32}  # that a thread can hold, by what is done with them
+TILE = {LIGHT: 4096, HEAVY: 2048, BACKWARD: 4096}  # columns at once of a row that is not held
 MEASURED = table.read()
 SCORES |= MEASURED.get("scores", {})
 TILE |= MEASURED.get("tile", {})
@@ -37,21 +39,21 @@ def power(n: int) -> int:
 
 def longest(kind: str) -> int:
     """The longest row that is held."""
-    return SCORES[kind] * MOST_WARPS * WARP
+    return SCORES[kind] * THREADS
 
 
-def rows(n: int, kind: str) -> Rows:
-    """For rows of ``n`` scores."""
+def rows(n: int, kind: str, lanes: int = LANES) -> Rows:
+    """For rows of ``n`` scores, by warps of so many ``lanes``."""
     B = power(n)
     if longest(kind) < B:
-        return Rows(1, TILE[kind], False, 8)
+        return Rows(1, TILE[kind], False, 256 // lanes)
     if interpreter.ON:
         return Rows(max(1, min(32, 8192 // B)), B, True, 1)
     R = max(1, 512 // B)
     each = min(SCORES[kind], 8)
-    if each * WARP * MOST_WARPS < R * B:
+    if each * THREADS < R * B:
         each = SCORES[kind]
-    return Rows(R, B, True, max(1, min(MOST_WARPS, R * B // (each * WARP))))
+    return Rows(R, B, True, max(1, min(THREADS // lanes, R * B // (each * lanes))))
 
 
 class Attention(NamedTuple):

@@ -10,8 +10,38 @@ from .device import loss as kernels
 from .rows import alpha_of, effort, flat, options
 
 
+def soft_loss_fwd(
+    x: Tensor, target: Tensor, alpha: Tensor | None, value: float
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Against target probabilities of the shape and type of ``x``."""
+    return _forward(x, None, alpha, value, 0.0, flat(target).contiguous(), True)
+
+
+def soft_loss_bwd(
+    x: Tensor, target: Tensor, g: Tensor, alpha: Tensor | None, value: float, state: Tensor, *_: Tensor
+) -> tuple[Tensor, Tensor]:
+    return _backward(x, None, g, alpha, value, 0.0, flat(target).contiguous(), state, True)
+
+
 def loss_fwd(
     x: Tensor, target: Tensor, alpha: Tensor | None, value: float, smoothing: float, weight: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    return _forward(x, target.contiguous(), alpha, value, smoothing, weight, False)
+
+
+def _sum_of(weight: Tensor | None, soft: bool) -> Tensor | None:
+    """Of all class weights, or of each row's."""
+    return None if weight is None else weight.sum(-1, dtype=torch.float32 if soft else weight.dtype)
+
+
+def _forward(
+    x: Tensor,
+    target: Tensor | None,
+    alpha: Tensor | None,
+    value: float,
+    smoothing: float,
+    weight: Tensor | None,
+    soft: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """(loss, state, columns, p); the last two are there for the schema: the backward starts from the scores."""
     rows = flat(x)
@@ -24,9 +54,8 @@ def loss_fwd(
         memory, stride, kind = alpha_of(alpha, value, x)
         table = launch.rows(n, effort(kind))
         kernels.forward[(-(-count // table.R),)](
-            rows, target.contiguous(), memory, weight, None if weight is None else weight.sum(), loss, state,
-            rows.stride(0), stride, count, n, smoothing,
-            KIND=kind, BY_ALPHA=alpha is not None, SMOOTH=smoothing != 0, **options(table),
+            rows, target, memory, weight, _sum_of(weight, soft), loss, state, rows.stride(0), stride, count, n, smoothing,
+            KIND=kind, BY_ALPHA=alpha is not None, SMOOTH=smoothing != 0, SOFT=soft, **options(table),
         )  # fmt: skip
     return loss, state, *kept
 
@@ -42,6 +71,20 @@ def loss_bwd(
     state: Tensor,
     *_: Tensor,
 ) -> tuple[Tensor, Tensor]:
+    return _backward(x, target.contiguous(), g, alpha, value, smoothing, weight, state, False)
+
+
+def _backward(
+    x: Tensor,
+    target: Tensor | None,
+    g: Tensor,
+    alpha: Tensor | None,
+    value: float,
+    smoothing: float,
+    weight: Tensor | None,
+    state: Tensor,
+    soft: bool,
+) -> tuple[Tensor, Tensor]:
     rows = flat(x)
     count, n = rows.shape
     dx = torch.empty(x.shape, dtype=x.dtype, device=x.device)
@@ -50,8 +93,8 @@ def loss_bwd(
         memory, stride, kind = alpha_of(alpha, value, x)
         table = launch.rows(n, effort(kind))
         kernels.backward[(-(-count // table.R),)](
-            rows, target.contiguous(), g, memory, weight, None if weight is None else weight.sum(), state, dx,
-            rows.stride(0), stride, count, n, smoothing, KIND=kind, SMOOTH=smoothing != 0, **options(table),
+            rows, target, g, memory, weight, _sum_of(weight, soft), state, dx, rows.stride(0), stride, count, n, smoothing,
+            KIND=kind, SMOOTH=smoothing != 0, SOFT=soft, **options(table),
         )  # fmt: skip
     change = g.double() * state[:, 3] if alpha is not None else x.new_empty(0, dtype=torch.float64)
     return dx, change

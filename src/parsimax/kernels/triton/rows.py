@@ -102,7 +102,7 @@ def _backward(
     if need and kind != steps.ANY:
         memory, stride = per_row(None, value, x)
         kind = steps.ANY
-    table = launch.rows(n, effort(kind))
+    table = launch.rows(n, effort(kind) if need or state is not None else launch.BACKWARD)
     gradient.backward[(-(-count // table.R),)](
         rows, g, memory, state, dx, change if need else None, g.stride(0), stride, count, n,
         KIND=kind, BY_ALPHA=need, SCORES=state is not None, **options(table),
@@ -124,7 +124,7 @@ def entmax_learned_bwd(
     return _backward(x, g, alpha, 0.0, state, need)
 
 
-def _held(x: Tensor) -> tuple[Tensor, int, int, tuple[int], dict[str, Any]]:
+def held(x: Tensor) -> tuple[Tensor, int, int, tuple[int], dict[str, Any]]:
     """(rows, their number, their length, the grid, options) for the mappings whose rows are always held on chip."""
     rows = flat(x)
     count, n = rows.shape
@@ -135,7 +135,7 @@ def _held(x: Tensor) -> tuple[Tensor, int, int, tuple[int], dict[str, Any]]:
 
 
 def topk_sparsemax_fwd(x: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    rows, count, n, grid, more = _held(x)
+    rows, count, n, grid, more = held(x)
     p = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     certain = torch.empty(count, dtype=torch.bool, device=x.device)
     if x.numel():
@@ -144,7 +144,7 @@ def topk_sparsemax_fwd(x: Tensor, k: int) -> tuple[Tensor, Tensor]:
 
 
 def budget_fwd(x: Tensor, budget: Tensor | None, value: float) -> Tensor:
-    rows, count, n, grid, more = _held(x)
+    rows, count, n, grid, more = held(x)
     memory, stride = per_row(budget, value, x)
     p = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     if x.numel():
@@ -153,7 +153,7 @@ def budget_fwd(x: Tensor, budget: Tensor | None, value: float) -> Tensor:
 
 
 def budget_bwd(p: Tensor, g: Tensor, need: bool) -> tuple[Tensor, Tensor]:
-    rows, count, n, grid, more = _held(p.contiguous())
+    rows, count, n, grid, more = held(p.contiguous())
     g = flat(g)
     dx = torch.empty(p.shape, dtype=p.dtype, device=p.device)
     change = torch.zeros(count if need else 0, dtype=torch.float64, device=p.device)
@@ -163,7 +163,7 @@ def budget_bwd(p: Tensor, g: Tensor, need: bool) -> tuple[Tensor, Tensor]:
 
 
 def rsoftmax_fwd(x: Tensor, rate: Tensor | None, value: float) -> Tensor:
-    rows, count, n, grid, more = _held(x)
+    rows, count, n, grid, more = held(x)
     memory, stride = per_row(rate, value, x)
     p = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     if x.numel():
@@ -179,7 +179,7 @@ def rsoftmax_keep(x: Tensor, rate: Tensor | None, value: float) -> tuple[Tensor,
 def rsoftmax_bwd(
     x: Tensor, g: Tensor, rate: Tensor | None, value: float, cuts: Tensor | None, need: bool
 ) -> tuple[Tensor, Tensor]:
-    rows, count, n, grid, more = _held(x)
+    rows, count, n, grid, more = held(x)
     memory, stride = per_row(rate, value, x)
     g = flat(g)
     dx = torch.empty(x.shape, dtype=x.dtype, device=x.device)

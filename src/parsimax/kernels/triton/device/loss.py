@@ -2,7 +2,8 @@
 
 With z = x - max, the loss against class c is (max - x_c) + Ω*(z), Ω*(z) = (b p.z + θ)/α, θ = (1 - E)/b. With smoothing
 e and class weights v: (1 - e) v_c loss_c + e/n sum_k v_k loss_k = own Ω* - hit z_c - rest sum_k v_k z_k; the gradient
-is own p - hit e_c - rest v. By α the loss moves as the entropy does at fixed p: with L = log p, t = b L,
+is own p - hit e_c - rest v. Target probabilities (SOFT) are weights v of each row's own, with own = sum v, hit = 0 and
+rest = 1. By α the loss moves as the entropy does at fixed p: with L = log p, t = b L,
 H = -(1/α) sum p L ψ(t), ψ(t) = (e^t - 1)/t, and ψ'(t) is moved_by_alpha.
 
 The forward pass keeps five numbers a row (max, E, w, dloss/dα, E at the other end of an open bracket); the backward
@@ -18,8 +19,11 @@ from .steps import ANY, ARGMAX, SOFTMAX
 
 
 @triton.jit
-def mix(Target, Weight, WeightSum, rows, count, n, smoothing, SMOOTH: tl.constexpr):
+def mix(Target, Weight, WeightSum, rows, count, n, smoothing, SMOOTH: tl.constexpr, SOFT: tl.constexpr):
     """(class, own, hit, rest)."""
+    if SOFT:
+        own = tl.load(WeightSum + rows, mask=rows < count, other=0.0).to(tl.float32)
+        return tl.where(rows < count, 0, -1), own, own * 0.0, own * 0.0 + 1.0
     c = tl.load(Target + rows, mask=rows < count, other=-1)
     hit = tl.where(c >= 0, 1.0, 1.0)
     own = hit
@@ -36,8 +40,10 @@ def mix(Target, Weight, WeightSum, rows, count, n, smoothing, SMOOTH: tl.constex
 
 
 @triton.jit
-def class_weight(Weight, at, n):
-    if Weight is None:
+def class_weight(Weight, rows, at, count, n, SOFT: tl.constexpr):
+    if SOFT:
+        return tl.load(Weight + rows * n + at, mask=(rows < count) & (at < n), other=0.0).to(tl.float32)
+    elif Weight is None:
         return tl.where(at < n, 1.0, 0.0)
     else:
         return tl.load(Weight + at, mask=at < n, other=0.0).to(tl.float32)
@@ -64,10 +70,10 @@ def tile_sums(x, p, top, v, b, BY_ALPHA: tl.constexpr, SMOOTH: tl.constexpr):
 
 @triton.jit
 def forward(X, Target, Alpha, Weight, WeightSum, Loss, State, stride_x, stride_a, count, n, smoothing,
-            KIND: tl.constexpr, BY_ALPHA: tl.constexpr, SMOOTH: tl.constexpr, R: tl.constexpr, B: tl.constexpr,
-            ONE: tl.constexpr):  # fmt: skip
+            KIND: tl.constexpr, BY_ALPHA: tl.constexpr, SMOOTH: tl.constexpr, SOFT: tl.constexpr, R: tl.constexpr,
+            B: tl.constexpr, ONE: tl.constexpr):  # fmt: skip
     rows = tl.program_id(0).to(tl.int64) * R + tl.arange(0, R)[:, None]
-    c, own, hit, rest = mix(Target, Weight, WeightSum, rows, count, n, smoothing, SMOOTH)
+    c, own, hit, rest = mix(Target, Weight, WeightSum, rows, count, n, smoothing, SMOOTH, SOFT)
     used = c >= 0
     x = load(X, rows, stride_x, 0, count, n, B)
     top, bad = peak(X, x, rows, stride_x, count, n, B, ONE)
@@ -84,18 +90,19 @@ def forward(X, Target, Alpha, Weight, WeightSum, Loss, State, stride_x, stride_a
     at = tl.arange(0, B)[None, :]
     if ONE:
         p = probabilities(x, top, E, w, f, E_low, w_low, f_low, b, hard, equal, dead & (dead == 0), KIND)
-        pz, first, second, spread = tile_sums(x, p, top, class_weight(Weight, at, n), b, BY_ALPHA, SMOOTH)
+        v = class_weight(Weight, rows, at, count, n, SOFT)
+        pz, first, second, spread = tile_sums(x, p, top, v, b, BY_ALPHA, SMOOTH | SOFT)
     else:
         pz = tl.zeros([1, B], tl.float32)
         first = tl.zeros([1, B], tl.float32)
         second = tl.zeros([1, B], tl.float32)
         spread = tl.zeros([1, B], tl.float32)
         for start in range(0, n, B):
-            if SMOOTH | marked(bits, start, n, B):
+            if SMOOTH | SOFT | marked(bits, start, n, B):
                 x = load(X, rows, stride_x, start, count, n, B)
                 p = probabilities(x, top, E, w, f, E_low, w_low, f_low, b, hard, equal, dead & (dead == 0), KIND)
-                v = class_weight(Weight, start + at, n)
-                more_pz, more_first, more_second, more_spread = tile_sums(x, p, top, v, b, BY_ALPHA, SMOOTH)
+                v = class_weight(Weight, rows, start + at, count, n, SOFT)
+                more_pz, more_first, more_second, more_spread = tile_sums(x, p, top, v, b, BY_ALPHA, SMOOTH | SOFT)
                 pz += more_pz
                 first += more_first
                 second += more_second
@@ -115,7 +122,9 @@ def forward(X, Target, Alpha, Weight, WeightSum, Loss, State, stride_x, stride_a
     mine = tl.load(X + rows * stride_x + tl.maximum(c, 0), mask=rows < count, other=0.0).to(tl.float32)
     alone = tl.maximum((top - mine) + conjugate, 0.0)
     loss = tl.where(hit != 0, hit * alone, 0.0)
-    if SMOOTH:
+    if SOFT:
+        loss = tl.where(own != 0, own * conjugate, 0.0) - tl.sum(spread, 1, keep_dims=True)
+    elif SMOOTH:
         all = n * 1.0
         if Weight is not None:
             all = tl.load(WeightSum).to(tl.float32)
@@ -137,11 +146,11 @@ def forward(X, Target, Alpha, Weight, WeightSum, Loss, State, stride_x, stride_a
 
 @triton.jit
 def put_gradient(p, Dx, Weight, c, own, hit, rest, g, used, nan, rows, start, count, n, SMOOTH: tl.constexpr,
-                 B: tl.constexpr):  # fmt: skip
+                 SOFT: tl.constexpr, B: tl.constexpr):  # fmt: skip
     at = start + tl.arange(0, B)[None, :]
     d = own * p
-    if SMOOTH:
-        d = d - rest * class_weight(Weight, at, n)
+    if SMOOTH | SOFT:
+        d = d - rest * class_weight(Weight, rows, at, count, n, SOFT)
     d = tl.where(at == c, d - hit, d)
     d = tl.where((d == 0) | (used == 0), 0.0, g * d)
     d = tl.where(nan, float("nan"), d)
@@ -150,10 +159,10 @@ def put_gradient(p, Dx, Weight, c, own, hit, rest, g, used, nan, rows, start, co
 
 @triton.jit
 def backward(X, Target, G, Alpha, Weight, WeightSum, State, Dx, stride_x, stride_a, count, n, smoothing,
-             KIND: tl.constexpr, SMOOTH: tl.constexpr, R: tl.constexpr, B: tl.constexpr,
+             KIND: tl.constexpr, SMOOTH: tl.constexpr, SOFT: tl.constexpr, R: tl.constexpr, B: tl.constexpr,
              ONE: tl.constexpr):  # fmt: skip
     rows = tl.program_id(0).to(tl.int64) * R + tl.arange(0, R)[:, None]
-    c, own, hit, rest = mix(Target, Weight, WeightSum, rows, count, n, smoothing, SMOOTH)
+    c, own, hit, rest = mix(Target, Weight, WeightSum, rows, count, n, smoothing, SMOOTH, SOFT)
     used = c >= 0
     g = tl.load(G + rows, mask=rows < count, other=0.0).to(tl.float32)
     top = tl.load(State + 5 * rows, mask=rows < count, other=0.0).to(tl.float32)
@@ -187,9 +196,9 @@ def backward(X, Target, G, Alpha, Weight, WeightSum, State, Dx, stride_x, stride
     never = none & (none == 0)
     if ONE:
         p = probabilities(x, top, E, w, f, E_low, w_low, f_low, b, hard, equal, never, KIND)
-        put_gradient(p, Dx, Weight, c, own, hit, rest, g, used, nan, rows, 0, count, n, SMOOTH, B)
+        put_gradient(p, Dx, Weight, c, own, hit, rest, g, used, nan, rows, 0, count, n, SMOOTH, SOFT, B)
     else:
         for start in range(0, n, B):
             x = load(X, rows, stride_x, start, count, n, B)
             p = probabilities(x, top, E, w, f, E_low, w_low, f_low, b, hard, equal, never, KIND)
-            put_gradient(p, Dx, Weight, c, own, hit, rest, g, used, nan, rows, start, count, n, SMOOTH, B)
+            put_gradient(p, Dx, Weight, c, own, hit, rest, g, used, nan, rows, start, count, n, SMOOTH, SOFT, B)
