@@ -16,6 +16,7 @@ import torch
 import torch.nn.functional as F
 
 import parsimax
+from parsimax.bench.check import over_ties
 from parsimax.kernels import dispatch, library
 
 pytestmark = pytest.mark.skipif(not library.AVAILABLE, reason=str(library.PROBLEM))
@@ -140,7 +141,7 @@ def test_gradients_of_other_mappings_equal_the_reference(name):
         draw = random.Random(f"{name} {case}")
         dtype = draw.choice([torch.float32, torch.float64])
         x = scores(draw, dtype).nan_to_num(nan=0.0, posinf=1.0, neginf=-torch.inf).contiguous()
-        if name in ("rsoftmax", "tsoftmax"):  # of equal scores each side takes its own for the quantile
+        if name in ("rsoftmax", "tsoftmax"):
             x = x + torch.linspace(0, 1e-3 * x.isfinite().sum().clamp(min=1), x.shape[-1]).to(dtype)
         value = torch.empty((*x.shape[:-1], 1), dtype=torch.float64).uniform_(
             *RANGES.get(name, (0, 1)), generator=torch.Generator().manual_seed(case)
@@ -153,6 +154,9 @@ def test_gradients_of_other_mappings_equal_the_reference(name):
             return p.detach(), *torch.autograd.grad(p, leaves, g)
 
         (p, dx, *change), (rp, rx, *r_change) = run(), reference(run)
+        if name == "rsoftmax":  # of equal scores each side takes its own for the quantile
+            rows = x.reshape(-1, x.shape[-1])
+            dx, rx = (over_ties(rows, d.reshape(rows.shape)).view_as(x) for d in (dx, rx))
         good = ((p > 0) == (rp > 0)).all(-1, keepdim=True) & ~((rp > 0) & (rp < 1e-6)).any(-1, keepdim=True)
         size = 1 + rx.abs().amax(-1, keepdim=True).double() + g.abs().amax()
         scale = 20 if dtype == torch.float32 else 1000  # sums of many terms
@@ -420,6 +424,22 @@ def test_soft_targets_equal_the_reference(dtype):
         for a, r in zip(by_alpha, r_alpha, strict=True):
             size = 10 * r.abs() + 10 * share.sum()
             assert close(a / size, r / size, torch.float32), case
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
+def test_soft_targets_pass_nan_on(dtype):
+    """As cross-entropy does, even where the target has no mass; forbidden classes count for nothing there."""
+    x = torch.tensor([[torch.nan, 1.0], [-torch.inf, -torch.inf], [torch.nan, 1.0]], dtype=dtype)
+    y = torch.tensor([[0.0, 0.0], [0.0, 0.0], [0.5, 0.5]], dtype=dtype)
+
+    def run():
+        leaf = x.clone().requires_grad_()
+        loss = parsimax.entmax15_loss(leaf, y, reduction="none")
+        return loss.detach(), *torch.autograd.grad(loss.sum(), leaf)
+
+    for loss, dx in (run(), reference(run)):
+        assert loss.isnan().tolist() == [True, False, True] and loss[1] == 0
+        assert dx.isnan().any(-1).tolist() == [True, False, True]
 
 
 def work(threads: int) -> list[torch.Tensor]:

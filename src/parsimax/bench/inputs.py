@@ -92,8 +92,8 @@ def head_leaves(ours: str, d: int, normal: Callable[..., Tensor]) -> dict[str, T
     """The parameters that a head has beside the weight of the layer."""
     own: dict[str, Tensor] = {}
     if "plif" in ours:
-        # Neighbours are alike: float32 may put a score on the other side of a knot, where the slope must not jump.
-        own["raw_slopes"] = math.log(math.e - 1) + torch.linspace(-14, 14, KNOTS).sin()
+        # Neighbours are alike, to less than the check can see: float32 may put a score on the other side of a knot.
+        own["raw_slopes"] = math.log(math.e - 1) + 0.2 * torch.linspace(-1.5, 1.5, KNOTS).sin()
     if "monotonic" in ours:
         net = parsimax.Monotonic(UNITS)
         own |= {name: p.detach() + normal(UNITS, times=0.1) for name, p in net.named_parameters()}
