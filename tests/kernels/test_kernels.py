@@ -3,12 +3,14 @@
 ``make test-kernels`` draws ten thousand cases, ``make test`` five hundred.
 """
 
+import math
 import multiprocessing
 import os
 import random
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from decimal import Decimal, localcontext
 from functools import partial
 
 import pytest
@@ -325,6 +327,49 @@ def test_a_plateau_close_to_the_threshold_equals_the_reference():
     assert (parsimax.entmax(x, alpha).double() - truth).abs().max() < 5e-7
 
 
+def exact_steep(x: list[float], alpha: int) -> list[float]:
+    """entmax at α = 3 or 5, whose powers are roots, in 80 digits."""
+    with localcontext() as context:
+        context.prec = 80
+        z, b = [Decimal(v) - Decimal(max(x)) for v in x], alpha - 1
+
+        def probabilities(edge: Decimal) -> list[Decimal]:
+            powers = [max(b * v + edge, Decimal(0)).sqrt() for v in z]
+            return powers if alpha == 3 else [p.sqrt() for p in powers]
+
+        low, high = Decimal(0), Decimal(1)
+        for _ in range(260):
+            middle = (low + high) / 2
+            if sum(probabilities(middle)) > 1:
+                high = middle
+            else:
+                low = middle
+        return [float(p) for p in probabilities(high)]
+
+
+@pytest.mark.parametrize("alpha", [3, 5])
+def test_above_2_entries_at_the_very_edge_are_exact_in_float64(alpha):
+    """p leaves the edge with an infinite slope: scores a few ulps apart there have weights that differ a lot."""
+    draw = random.Random(alpha)
+    for _ in range(40):
+        x = [0.0, *(-0.3 * draw.random() for _ in range(draw.randrange(3)))]
+        p = exact_steep(x, alpha)
+        edge = x[0] - p[0] ** (alpha - 1) / (alpha - 1)
+        ulps = [draw.choice([-100, -1, 0, 0, 1, 2, 3, 10, 10**4]) for _ in range(draw.randrange(1, 6))]
+        x += [edge + k * math.ulp(edge) for k in ulps]
+        draw.shuffle(x)
+        ours = parsimax.entmax(torch.tensor([x], dtype=torch.float64), float(alpha))
+        assert (ours - torch.tensor([exact_steep(x, alpha)], dtype=torch.float64)).abs().max() < 1e-15
+
+
+def test_above_2_float64_equals_the_reference():
+    for case in range(max(40, CASES // 10)):
+        draw = random.Random(case)
+        x = scores(draw, torch.float64)
+        alpha = draw.choice([2.0001, 2.5, 3.0, 8.0, 100.0, 1e4, 2 + 6 * draw.random()])
+        assert close(parsimax.entmax(x, alpha), reference(parsimax.entmax, x, alpha), torch.float64), case
+
+
 @pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
 @pytest.mark.parametrize("n", [2, 10, 64, 191, 300])
 def test_a_row_alone_has_the_same_bits(n, dtype):
@@ -335,8 +380,7 @@ def test_a_row_alone_has_the_same_bits(n, dtype):
     x[5], x[11] = torch.nan, -torch.inf
     alpha = torch.rand(37, 1, generator=draw, dtype=torch.float64) + 1
     alpha[::7], alpha[1::7], alpha[2::7], alpha[13] = 1.5, 2.0, 1.0, -1.0
-    if dtype != torch.float64:  # above 2 there is no kernel for float64
-        alpha[30] = 2.2
+    alpha[30] = 2.2
 
     def run(f, rows, *more):
         leaves = [x[rows].clone().requires_grad_(), *(t[rows].clone().requires_grad_() for t in more)]

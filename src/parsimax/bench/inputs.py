@@ -31,6 +31,7 @@ class Inputs:
     kept: Tensor | None = None  # what dropout leaves: for the truth
     own: dict[str, Tensor] = field(default_factory=dict)  # what only our side has, and takes gradients by
     soft: Tensor | None = None  # target probabilities
+    ptr: Tensor | None = None  # where segments begin and end
     dim: int = -1
 
     def __getitem__(self, name: str) -> Tensor:
@@ -63,6 +64,13 @@ def make(case: Case) -> Inputs:
         leaves = {"hidden": normal(rows, d), "weight": normal(n, d, times=scale / math.sqrt(d))}
         own = head_leaves(case.ours, d, normal)
         inputs = Inputs(leaves, alpha, classes(rows, n), None, own=own)
+    elif case.group == "segments":
+        segments, heads, longest = case.shape
+        sizes = torch.randint(longest // 8, longest + 1, (segments,), generator=random)
+        ptr = torch.cat([torch.zeros(1, dtype=torch.long), sizes.cumsum(0)])
+        entries = int(ptr[-1])
+        leaves = {"scores": normal(entries, heads, times=scale)}
+        inputs = Inputs(leaves, alpha, torch.empty(0), normal(entries, heads), ptr=ptr)
     elif case.group == "structured":
         leaves = {"scores": normal(*case.shape, times=scale)}
         if case.ours.endswith("chain"):
@@ -86,6 +94,23 @@ def make(case: Case) -> Inputs:
         for tensor in (*inputs.leaves.values(), inputs.alpha, *inputs.own.values()):
             tensor.requires_grad_()
     return inputs
+
+
+def padded(inputs: Inputs) -> Inputs:
+    """Segments as rows (segments, heads, longest) that -inf fills up."""
+    ptr, x, upstream = inputs.ptr, inputs["scores"], inputs.upstream
+    assert ptr is not None and upstream is not None, "this side needs a case of segments"
+    sizes = ptr[1:] - ptr[:-1]
+    row = torch.repeat_interleave(torch.arange(len(sizes)), sizes)
+    place = row, torch.arange(len(x)) - ptr[row]
+
+    def wide(t: Tensor, fill: float) -> Tensor:
+        room = t.new_full((len(sizes), int(sizes.max()), t.shape[1]), fill)
+        room[place] = t.detach()
+        return room.transpose(1, 2).contiguous()
+
+    scores = wide(x, -math.inf).requires_grad_(x.requires_grad)
+    return replace(inputs, leaves={"scores": scores}, upstream=wide(upstream, 0.0))
 
 
 def head_leaves(ours: str, d: int, normal: Callable[..., Tensor]) -> dict[str, Tensor]:
@@ -122,7 +147,7 @@ def nonzeros(case: Case, inputs: Inputs) -> float:
     if case.ours.startswith("head_"):
         return math.nan
     with torch.no_grad():
-        if case.group == "structured":
+        if case.group in ("structured", "segments"):
             return math.nan
         if "query" in inputs.leaves:
             n, d = case.shape[1:]
