@@ -60,7 +60,7 @@ struct Brim {
     V<T> best = all<T>(above ? 0 : INF<T>);
     for (i64 i = 0; i < count; i += W<T>) {
       const V<T> v = load<T>(z + i), w = above ? v : -v;
-      best = (above ? v > c : v < c) && w < best ? w : best;
+      best = ((above ? v > c : v < c) & (w < best)) ? w : best;
     }
     const double nearest = -max<T>(-best);
     return above ? nearest : -nearest;
