@@ -108,6 +108,22 @@ def test_parameters(name, size):
         check(size * q, k, v, name, value, tolerance, is_causal=True)
 
 
+@pytest.mark.parametrize("alpha", [3.0, 1e4, 1e9])
+def test_the_gradient_of_a_steep_norm(alpha):
+    """A weight is so low a power of the distance from the threshold that its rounding hides the distance."""
+    for S in (40, 200):  # 200: more than are kept
+        q, k, v = draw(L=12, S=S, dtype=torch.float64)
+        for size in (1.0, 0.02):
+            leaves = [t.clone().requires_grad_() for t in (size * q, k, v)]
+            value = torch.tensor(alpha, dtype=torch.float64).requires_grad_()
+            out = attention(*leaves, mapping="normmax", alpha=value)
+            truth = explicit(*leaves, "normmax", value)
+            weights = normal(*truth.shape, seed=9)
+            expected = torch.autograd.grad(truth, [*leaves, value], weights)
+            for ours, wanted in zip(torch.autograd.grad(out, [*leaves, value], weights), expected, strict=True):
+                assert (ours - wanted).abs().max() < 1e-8 * wanted.abs().max()
+
+
 @EVERY
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 def test_a_learned_parameter(name, dtype):

@@ -219,8 +219,7 @@ def test_other_types(name, dtype):
     for ours, eager in zip(slopes(graphs.compile(function), inputs), slopes(function, inputs), strict=True):
         assert ours.dtype == eager.dtype
         torch.testing.assert_close(ours, eager, rtol=1e-6, atol=1e-12 if dtype == torch.float64 else 1e-3)
-    # For α > 2 doubles need the formula, and a graph does not know α.
-    assert len(graphs.ours()) == 2 or (dtype == torch.float64 and name == "entmax")
+    assert len(graphs.ours()) == 2
 
 
 @pytest.mark.parametrize("name", ["entmax", "entmax_loss", "linear_entmax_loss", "attention"])

@@ -3,12 +3,14 @@
 ``make test-kernels`` draws ten thousand cases, ``make test`` five hundred.
 """
 
+import math
 import multiprocessing
 import os
 import random
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from decimal import Decimal, localcontext
 from functools import partial
 
 import pytest
@@ -16,6 +18,7 @@ import torch
 import torch.nn.functional as F
 
 import parsimax
+from parsimax.bench.check import over_ties
 from parsimax.kernels import dispatch, library
 
 pytestmark = pytest.mark.skipif(not library.AVAILABLE, reason=str(library.PROBLEM))
@@ -140,7 +143,7 @@ def test_gradients_of_other_mappings_equal_the_reference(name):
         draw = random.Random(f"{name} {case}")
         dtype = draw.choice([torch.float32, torch.float64])
         x = scores(draw, dtype).nan_to_num(nan=0.0, posinf=1.0, neginf=-torch.inf).contiguous()
-        if name in ("rsoftmax", "tsoftmax"):  # of equal scores each side takes its own for the quantile
+        if name in ("rsoftmax", "tsoftmax"):
             x = x + torch.linspace(0, 1e-3 * x.isfinite().sum().clamp(min=1), x.shape[-1]).to(dtype)
         value = torch.empty((*x.shape[:-1], 1), dtype=torch.float64).uniform_(
             *RANGES.get(name, (0, 1)), generator=torch.Generator().manual_seed(case)
@@ -153,6 +156,9 @@ def test_gradients_of_other_mappings_equal_the_reference(name):
             return p.detach(), *torch.autograd.grad(p, leaves, g)
 
         (p, dx, *change), (rp, rx, *r_change) = run(), reference(run)
+        if name == "rsoftmax":  # of equal scores each side takes its own for the quantile
+            rows = x.reshape(-1, x.shape[-1])
+            dx, rx = (over_ties(rows, d.reshape(rows.shape)).view_as(x) for d in (dx, rx))
         good = ((p > 0) == (rp > 0)).all(-1, keepdim=True) & ~((rp > 0) & (rp < 1e-6)).any(-1, keepdim=True)
         size = 1 + rx.abs().amax(-1, keepdim=True).double() + g.abs().amax()
         scale = 20 if dtype == torch.float32 else 1000  # sums of many terms
@@ -321,6 +327,49 @@ def test_a_plateau_close_to_the_threshold_equals_the_reference():
     assert (parsimax.entmax(x, alpha).double() - truth).abs().max() < 5e-7
 
 
+def exact_steep(x: list[float], alpha: int) -> list[float]:
+    """entmax at α = 3 or 5, whose powers are roots, in 80 digits."""
+    with localcontext() as context:
+        context.prec = 80
+        z, b = [Decimal(v) - Decimal(max(x)) for v in x], alpha - 1
+
+        def probabilities(edge: Decimal) -> list[Decimal]:
+            powers = [max(b * v + edge, Decimal(0)).sqrt() for v in z]
+            return powers if alpha == 3 else [p.sqrt() for p in powers]
+
+        low, high = Decimal(0), Decimal(1)
+        for _ in range(260):
+            middle = (low + high) / 2
+            if sum(probabilities(middle)) > 1:
+                high = middle
+            else:
+                low = middle
+        return [float(p) for p in probabilities(high)]
+
+
+@pytest.mark.parametrize("alpha", [3, 5])
+def test_above_2_entries_at_the_very_edge_are_exact_in_float64(alpha):
+    """p leaves the edge with an infinite slope: scores a few ulps apart there have weights that differ a lot."""
+    draw = random.Random(alpha)
+    for _ in range(40):
+        x = [0.0, *(-0.3 * draw.random() for _ in range(draw.randrange(3)))]
+        p = exact_steep(x, alpha)
+        edge = x[0] - p[0] ** (alpha - 1) / (alpha - 1)
+        ulps = [draw.choice([-100, -1, 0, 0, 1, 2, 3, 10, 10**4]) for _ in range(draw.randrange(1, 6))]
+        x += [edge + k * math.ulp(edge) for k in ulps]
+        draw.shuffle(x)
+        ours = parsimax.entmax(torch.tensor([x], dtype=torch.float64), float(alpha))
+        assert (ours - torch.tensor([exact_steep(x, alpha)], dtype=torch.float64)).abs().max() < 1e-15
+
+
+def test_above_2_float64_equals_the_reference():
+    for case in range(max(40, CASES // 10)):
+        draw = random.Random(case)
+        x = scores(draw, torch.float64)
+        alpha = draw.choice([2.0001, 2.5, 3.0, 8.0, 100.0, 1e4, 2 + 6 * draw.random()])
+        assert close(parsimax.entmax(x, alpha), reference(parsimax.entmax, x, alpha), torch.float64), case
+
+
 @pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
 @pytest.mark.parametrize("n", [2, 10, 64, 191, 300])
 def test_a_row_alone_has_the_same_bits(n, dtype):
@@ -331,8 +380,7 @@ def test_a_row_alone_has_the_same_bits(n, dtype):
     x[5], x[11] = torch.nan, -torch.inf
     alpha = torch.rand(37, 1, generator=draw, dtype=torch.float64) + 1
     alpha[::7], alpha[1::7], alpha[2::7], alpha[13] = 1.5, 2.0, 1.0, -1.0
-    if dtype != torch.float64:  # above 2 there is no kernel for float64
-        alpha[30] = 2.2
+    alpha[30] = 2.2
 
     def run(f, rows, *more):
         leaves = [x[rows].clone().requires_grad_(), *(t[rows].clone().requires_grad_() for t in more)]
@@ -420,6 +468,22 @@ def test_soft_targets_equal_the_reference(dtype):
         for a, r in zip(by_alpha, r_alpha, strict=True):
             size = 10 * r.abs() + 10 * share.sum()
             assert close(a / size, r / size, torch.float32), case
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
+def test_soft_targets_pass_nan_on(dtype):
+    """As cross-entropy does, even where the target has no mass; forbidden classes count for nothing there."""
+    x = torch.tensor([[torch.nan, 1.0], [-torch.inf, -torch.inf], [torch.nan, 1.0]], dtype=dtype)
+    y = torch.tensor([[0.0, 0.0], [0.0, 0.0], [0.5, 0.5]], dtype=dtype)
+
+    def run():
+        leaf = x.clone().requires_grad_()
+        loss = parsimax.entmax15_loss(leaf, y, reduction="none")
+        return loss.detach(), *torch.autograd.grad(loss.sum(), leaf)
+
+    for loss, dx in (run(), reference(run)):
+        assert loss.isnan().tolist() == [True, False, True] and loss[1] == 0
+        assert dx.isnan().any(-1).tolist() == [True, False, True]
 
 
 def work(threads: int) -> list[torch.Tensor]:

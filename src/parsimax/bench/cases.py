@@ -35,6 +35,8 @@ OTHERS = {
 }
 DIMS = {(64, 2048, 6): 0, (32, 1000, 64): 1}  # rows along another dimension: as tree models have them, and channels
 DIM_LIMIT, STEEP_LIMIT = 1.5, 3.0  # the second: float64 with α above 2
+SEGMENTS = ((4096, 8, 64), (1024, 4, 300))  # segments, heads, the longest; lengths are uniform from an eighth of it on
+SEGMENT_LIMIT = 1.5  # against softmax of the padded rows
 ATTENTION = {1024: 0.5, 2048: 0.45, 4096: 0.4}
 ATTENTION_LEARNED = 0.8
 DROPOUT = 0.1
@@ -65,8 +67,8 @@ class Case:
     """Two sides on the same inputs; ``ours`` and ``against`` are names in :data:`parsimax.bench.sides.SIDES`.
 
     ``shape`` is that of the scores, whose rows lie along ``dim``; (tokens, d, classes) for the linear loss and for
-    output heads; (heads, n, d) for attention. ``scale`` is that of the scores; with ``nonzeros`` it is searched such
-    that a row keeps about so many. ``threads`` overrides the number asked for.
+    output heads; (heads, n, d) for attention; (segments, heads, longest) for segments. ``scale`` is that of the scores;
+    with ``nonzeros`` it is searched such that a row keeps about so many. ``threads`` overrides the number asked for.
     """
 
     name: str
@@ -129,6 +131,13 @@ def _other_dims() -> Iterator[Case]:
 def _steep() -> Iterator[Case]:
     for ours in ("entmax_3", "entmax_steep_learned"):
         yield Case(f"{ours}/1024x1000/float64", "steep", (1024, 1000), ours, "softmax", STEEP_LIMIT, dtype="float64")
+
+
+def _segments() -> Iterator[Case]:
+    for shape in SEGMENTS:
+        for ours in ("segment_softmax", "segment_sparsemax", "segment_entmax15", "segment_entmax"):
+            name = f"{ours}/{'x'.join(map(str, shape))}"
+            yield Case(name, "segments", shape, ours, "padded_softmax", SEGMENT_LIMIT)
 
 
 def _losses() -> Iterator[Case]:
@@ -245,6 +254,9 @@ def _tiny() -> Iterator[Case]:
     for shape in ((5, 5), (8, 8)):
         for ours in ("sparsemax", "entmax15", "entmax"):
             yield Case(f"{ours}/{'x'.join(map(str, shape))}", "small", shape, ours, "softmax", 2.0)
+        for ours in ("sparsemax", "entmax15"):  # without kernels
+            name = f"{ours}/{'x'.join(map(str, shape))}/plain-torch"
+            yield Case(name, "small", shape, f"plain_{ours}", f"peer_{ours}_sort", 1.0)
 
 
 def _scaling() -> Iterator[Scaling]:
@@ -269,7 +281,7 @@ def _registry() -> Iterator[Case | Scaling]:
     others = [*_other_mappings()]
     attentions = [*_attentions()]
     dense = [_nearly_dense(case) for case in (*plain, *halves)]
-    yield from (*_small(), *_tiny(), *others, *map(_in_bfloat16, others), *_other_dims(), *_steep())
+    yield from (*_small(), *_tiny(), *others, *map(_in_bfloat16, others), *_other_dims(), *_steep(), *_segments())
     yield from (
         *plain,
         *_heads(),

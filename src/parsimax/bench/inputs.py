@@ -31,6 +31,7 @@ class Inputs:
     kept: Tensor | None = None  # what dropout leaves: for the truth
     own: dict[str, Tensor] = field(default_factory=dict)  # what only our side has, and takes gradients by
     soft: Tensor | None = None  # target probabilities
+    ptr: Tensor | None = None  # where segments begin and end
     dim: int = -1
 
     def __getitem__(self, name: str) -> Tensor:
@@ -63,6 +64,13 @@ def make(case: Case) -> Inputs:
         leaves = {"hidden": normal(rows, d), "weight": normal(n, d, times=scale / math.sqrt(d))}
         own = head_leaves(case.ours, d, normal)
         inputs = Inputs(leaves, alpha, classes(rows, n), None, own=own)
+    elif case.group == "segments":
+        segments, heads, longest = case.shape
+        sizes = torch.randint(longest // 8, longest + 1, (segments,), generator=random)
+        ptr = torch.cat([torch.zeros(1, dtype=torch.long), sizes.cumsum(0)])
+        entries = int(ptr[-1])
+        leaves = {"scores": normal(entries, heads, times=scale)}
+        inputs = Inputs(leaves, alpha, torch.empty(0), normal(entries, heads), ptr=ptr)
     elif case.group == "structured":
         leaves = {"scores": normal(*case.shape, times=scale)}
         if case.ours.endswith("chain"):
@@ -88,12 +96,29 @@ def make(case: Case) -> Inputs:
     return inputs
 
 
+def padded(inputs: Inputs) -> Inputs:
+    """Segments as rows (segments, heads, longest) that -inf fills up."""
+    ptr, x, upstream = inputs.ptr, inputs["scores"], inputs.upstream
+    assert ptr is not None and upstream is not None, "this side needs a case of segments"
+    sizes = ptr[1:] - ptr[:-1]
+    row = torch.repeat_interleave(torch.arange(len(sizes)), sizes)
+    place = row, torch.arange(len(x)) - ptr[row]
+
+    def wide(t: Tensor, fill: float) -> Tensor:
+        room = t.new_full((len(sizes), int(sizes.max()), t.shape[1]), fill)
+        room[place] = t.detach()
+        return room.transpose(1, 2).contiguous()
+
+    scores = wide(x, -math.inf).requires_grad_(x.requires_grad)
+    return replace(inputs, leaves={"scores": scores}, upstream=wide(upstream, 0.0))
+
+
 def head_leaves(ours: str, d: int, normal: Callable[..., Tensor]) -> dict[str, Tensor]:
     """The parameters that a head has beside the weight of the layer."""
     own: dict[str, Tensor] = {}
     if "plif" in ours:
-        # Neighbours are alike: float32 may put a score on the other side of a knot, where the slope must not jump.
-        own["raw_slopes"] = math.log(math.e - 1) + torch.linspace(-14, 14, KNOTS).sin()
+        # Neighbours are alike, to less than the check can see: float32 may put a score on the other side of a knot.
+        own["raw_slopes"] = math.log(math.e - 1) + 0.2 * torch.linspace(-1.5, 1.5, KNOTS).sin()
     if "monotonic" in ours:
         net = parsimax.Monotonic(UNITS)
         own |= {name: p.detach() + normal(UNITS, times=0.1) for name, p in net.named_parameters()}
@@ -122,7 +147,7 @@ def nonzeros(case: Case, inputs: Inputs) -> float:
     if case.ours.startswith("head_"):
         return math.nan
     with torch.no_grad():
-        if case.group == "structured":
+        if case.group in ("structured", "segments"):
             return math.nan
         if "query" in inputs.leaves:
             n, d = case.shape[1:]

@@ -122,6 +122,7 @@ def _error(case: Case, inputs: Inputs) -> float:
 
 def _call(side: Side, case: Case, inputs: Inputs) -> Callable[[], object]:
     """Forward and backward, without a layer in between that a tiny tensor would feel."""
+    inputs = inputs if side.prepare is None else side.prepare(inputs)
     if not case.gradient:
         call = side.call
         return lambda: call(inputs)

@@ -18,6 +18,7 @@ TITLES = {
     "others": "Other mappings, forward and backward",
     "dims": "Rows along another dimension, forward and backward",
     "steep": "float64 with α above 2, forward and backward",
+    "segments": "Segments, forward and backward",
     "loss": "Losses, forward and backward",
     "head": "Losses of output heads, forward and backward",
     "attention": "Attention, forward and backward",

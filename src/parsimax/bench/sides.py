@@ -18,7 +18,7 @@ from parsimax import structured
 
 from . import heads
 from .cases import DROPOUT, LOOPED, MAPPED, TOPK
-from .inputs import Inputs
+from .inputs import Inputs, padded
 
 Call = Callable[[Inputs], Tensor]
 
@@ -31,6 +31,7 @@ class Side:
     truth: Call | None = None
     learned: bool = False
     head: bool = False  # asks for the gradients by the head's own parameters
+    prepare: Callable[[Inputs], Inputs] | None = None  # what it is given instead of the inputs, once
     needs: str | None = None
 
     @property
@@ -52,6 +53,11 @@ def evaluate(side: Side, inputs: Inputs, gradient: bool = True, *, truth: bool =
 
 def _peer(name: str, call: Callable[[Any, Inputs], Tensor], learned: bool = False) -> tuple[str, Side]:
     return f"peer_{name}", Side(lambda i: call(importlib.import_module("entmax"), i), learned=learned, needs="entmax")
+
+
+def _in_plain_torch(function: Callable[[Tensor], Tensor], i: Inputs) -> Tensor:
+    with parsimax.use_kernels("torch"):
+        return function(i["scores"])
 
 
 def _linear(i: Inputs) -> Tensor:
@@ -156,9 +162,16 @@ OURS = {
         lambda i: _attention(i, i.alpha, DROPOUT), lambda i: _dropped(i, i.alpha), learned=True
     ),
 }
+OURS["plain_sparsemax"] = Side(lambda i: _in_plain_torch(parsimax.sparsemax, i))
+OURS["plain_entmax15"] = Side(lambda i: _in_plain_torch(parsimax.entmax15, i))
+OURS["segment_softmax"] = Side(lambda i: parsimax.segment_softmax(i["scores"], ptr=i.ptr))
+OURS["segment_sparsemax"] = Side(lambda i: parsimax.segment_sparsemax(i["scores"], ptr=i.ptr))
+OURS["segment_entmax15"] = Side(lambda i: parsimax.segment_entmax15(i["scores"], ptr=i.ptr))
+OURS["segment_entmax"] = Side(lambda i: parsimax.segment_entmax(i["scores"], alpha=1.4, ptr=i.ptr))
 OURS |= {f"attention_{name}": _mapped(name) for name in MAPPED}
 TORCH = {
     "softmax": Side(lambda i: torch.softmax(i["scores"], i.dim)),
+    "padded_softmax": Side(lambda i: torch.softmax(i["scores"], -1), prepare=padded),
     "soft_cross_entropy": Side(lambda i: F.cross_entropy(i["scores"], _soft(i))),
     "cross_entropy": Side(lambda i: F.cross_entropy(i["scores"], i.target)),
     "linear_cross_entropy": Side(lambda i: F.cross_entropy(_linear(i), i.target)),

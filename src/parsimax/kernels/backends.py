@@ -31,17 +31,6 @@ class Request(NamedTuple):
 Condition = Callable[[Request], str | None]  # the reason why a kernel does not take this, if it does not
 
 
-def _steep(request: Request) -> str | None:
-    """For α > 2 an entry can appear between two neighbouring doubles; only the formula goes between them."""
-    alpha = request.options.get("alpha")
-    if alpha is None or request.tensors[0].dtype != torch.float64:
-        return None
-    if isinstance(alpha, Tensor) and request.mode != EAGER:
-        return "float64 scores with a tensor alpha, which may be above 2, where only the formula is exact"
-    steep = bool(alpha.detach().gt(2).any()) if isinstance(alpha, Tensor) else 2 < alpha < math.inf
-    return "float64 scores with an alpha above 2, where only the formula is exact" if steep else None
-
-
 def _far_norm(request: Request) -> str | None:
     """Powers of the distance from the threshold: above 2 so steep that the rounding of p hides that distance from the
     backward, towards 1 so huge that float64 takes the formula there too.
@@ -242,12 +231,12 @@ CPU = Backend(
         "softmax": (),
         "sparsemax": (),
         "entmax15": (),
-        "entmax": (_steep,),
-        "support": (_steep, _sized_by_values),
+        "entmax": (),
+        "support": (_sized_by_values,),
         "segment_softmax": (_sized_by_values,),
         "segment_sparsemax": (_sized_by_values,),
         "segment_entmax15": (_sized_by_values,),
-        "segment_entmax": (_steep, _sized_by_values),
+        "segment_entmax": (_sized_by_values,),
         "topk_sparsemax": (),
         "rsoftmax": (_detached,),
         "tsoftmax": (),

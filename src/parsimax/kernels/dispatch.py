@@ -75,6 +75,11 @@ def wanted_in_eager_code() -> str:
     return _state.default if blocks is None else blocks[0]
 
 
+def plain_in_eager_code() -> bool:
+    """Whether plain torch was asked for, and not to learn what would be asked of a back end."""
+    return wanted_in_eager_code() == "torch" and not _trial.get()
+
+
 class use(ContextDecorator):
     """Run with kernels of your choice inside the block, or in the function this decorates.
 

@@ -116,8 +116,8 @@ def _support_fwd(x: Tensor, alpha: Tensor | None, value: float, cap: int) -> tup
 def _segment_fwd(x: Tensor, *_: Any) -> Tensor:
     """p of entmax on rows of any length, one behind the other; its backward needs p alone.
 
-    Row (h, k) of x (heads, entries) is x[h, ptr[k] : ptr[k + 1]]; ptr is int64, and no row is longer than ``width``. A
-    parameter has 1 number or one per row, heads first.
+    Row (k, h) of x (entries, heads) is x[ptr[k] : ptr[k + 1], h]; ptr is int64, and no row is longer than ``width``. A
+    parameter has 1 number or one per row, segments first.
     """
     return like(x)
 
@@ -130,7 +130,7 @@ def _segment_bwd(
     p: Tensor, g: Tensor, ptr: Tensor, alpha: Tensor | None, value: float, width: int, need: bool
 ) -> tuple[Tensor, Tensor]:
     """(dx, dα of each row)."""
-    rows = p.shape[0] * (ptr.shape[0] - 1) if need else 0
+    rows = p.shape[1] * (ptr.shape[0] - 1) if need else 0
     return like(p), p.new_empty((rows,), dtype=torch.float64)
 
 

@@ -181,7 +181,8 @@ def soft_rows(bound: Bound, smoothing: float, x: Tensor, *rest: Tensor, solve: S
         target = (1 - smoothing) * target + smoothing / x.shape[-1]
     coefficient = target * weight.to(omega.dtype)
     total = coefficient.sum(-1, keepdim=True)
-    loss = torch.where(total != 0, total * omega, 0) - _linear(rows, x, coefficient)
+    # Without a target a row of forbidden classes counts for nothing, but NaN is passed on, as in cross-entropy.
+    loss = torch.where((total != 0) | omega.isnan(), total * omega, 0) - _linear(rows, x, coefficient)
     return loss if bound.entropy is None else loss - bound.entropy(target, *values)
 
 

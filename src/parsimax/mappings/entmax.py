@@ -186,11 +186,6 @@ KERNELS: dict[float, RowKernel] = {alpha: entry.kernel for alpha, entry in MEMBE
 KERNELS[math.inf] = entmax_kernel(math.inf)
 
 
-def _flat(alpha: float, scores: Tensor) -> bool:
-    """Whether a kernel takes that α, as kernels/backends.py says it."""
-    return alpha in SPECIAL or 0 <= alpha <= 2 or (alpha > 2 and scores.dtype != torch.float64)
-
-
 def entmax(
     scores: Tensor,
     alpha: float | Tensor = 1.5,
@@ -235,7 +230,7 @@ def entmax(
     """
     if isinstance(alpha, (int, float)) and not isinstance(alpha, bool):
         alpha = float(alpha)
-        if mask is None and dtype is None and _flat(alpha, scores) and quick(scores, dim):
+        if mask is None and dtype is None and alpha >= 0 and quick(scores, dim):
             return fixed_entmax(alpha)(scores)
         if alpha in SPECIAL:
             kernel = KERNELS[alpha]

@@ -118,7 +118,8 @@ def segment_entmax(
         >>> parsimax.segment_entmax(scores, torch.tensor([0, 0, 0, 1, 1]), 1.25)
         tensor([0.6315, 0.3451, 0.0235, 0.5297, 0.4703])
 
-    A segment costs as much as the longest one; memory grows with the entries alone.
+    A segment costs as much as the longest one, unless α is 1, 1.5 or 2 and that has at most 192 entries; memory grows
+    with the entries alone.
     """
     return _segments(scores, index, ptr, num_segments, alpha, "segment_entmax")
 
@@ -144,7 +145,6 @@ def _segments(
         _check_ptr(ptr, scores, num_segments, where)
     x = scores.unsqueeze(-1) if scores.dim() == 1 else scores
     x = x if order is None else x[order]
-    x = x.t()  # (heads, entries)
     own = _alpha(alpha, len(ptr) - 1, x, where)
     width = int((ptr[1:] - ptr[:-1]).amax()) if len(ptr) > 1 else 0
     if width == 0:
@@ -155,7 +155,6 @@ def _segments(
         p = _Segments.apply(x.to(out), given, value, ptr.long(), width)  # type: ignore[no-untyped-call]
     else:
         p = _padded(x, given, value, ptr.long(), width).to(out)
-    p = p.t()
     if order is not None:
         p = torch.zeros_like(p).index_copy(0, order, p)
     result: Tensor = p.squeeze(-1) if scores.dim() == 1 else p
@@ -187,33 +186,47 @@ def _check_ptr(ptr: Tensor, scores: Tensor, number: int | None, where: str) -> N
 
 
 def _alpha(alpha: float | Tensor, segments: int, x: Tensor, where: str) -> Tensor:
-    """(1, 1, 1), or one per row of (heads, segments)."""
-    heads = x.shape[0]
-    rows = x.new_empty((heads, segments, 1))
+    """(1, 1, 1), or one per row of (segments, heads)."""
+    heads = x.shape[1]
+    rows = x.new_empty((segments, heads, 1))
     if isinstance(alpha, Tensor) and alpha.dim() > 0:
         if alpha.dim() > 2 or alpha.shape[0] not in (1, segments) or (alpha.dim() == 2 and alpha.shape[1] != heads):
             raise ValueError(
                 f"{where}: alpha must be a number or a tensor of shape (), ({segments},), ({segments}, {heads}) or "
                 f"(1, {heads}), got {tuple(alpha.shape)}"
             )
-        alpha = (alpha.unsqueeze(-1) if alpha.dim() == 1 else alpha).t().unsqueeze(-1)
+        alpha = (alpha.unsqueeze(-1) if alpha.dim() == 1 else alpha).unsqueeze(-1)
     return as_tensor(ALPHA.at(alpha), rows, 2, where)
 
 
-def _padded(x: Tensor, alpha: Tensor | None, value: float, ptr: Tensor, width: int) -> Tensor:
-    """The same by a tensor (heads, segments, width), in every derivative mode."""
+def _places(ptr: Tensor, width: int) -> Tensor:
+    """Where each entry lies among the padded ones."""
     sizes = ptr[1:] - ptr[:-1]
-    row = torch.repeat_interleave(torch.arange(len(sizes), device=x.device), sizes)
-    column = torch.arange(x.shape[1], device=x.device) - ptr[row]
-    wide = x.new_full((x.shape[0], len(sizes) * width), -math.inf).index_copy(1, row * width + column, x)
-    p = entmax(wide.view(x.shape[0], len(sizes), width), value if alpha is None else alpha)
-    return p.reshape(x.shape[0], -1)[:, row * width + column]
+    row = torch.repeat_interleave(torch.arange(len(sizes), device=ptr.device), sizes)
+    return row * width + torch.arange(int(ptr[-1]), device=ptr.device) - ptr[row]
+
+
+def _wide(x: Tensor, place: Tensor, segments: int, width: int, fill: float) -> Tensor:
+    """(entries, heads) as rows (segments, heads, width)."""
+    room = x.new_full((segments * width, x.shape[1]), fill).index_copy(0, place, x)
+    return room.view(segments, width, x.shape[1]).transpose(1, 2)
+
+
+def _entries(rows: Tensor, place: Tensor) -> Tensor:
+    return rows.transpose(1, 2).flatten(0, 1)[place]
+
+
+def _padded(x: Tensor, alpha: Tensor | None, value: float, ptr: Tensor, width: int) -> Tensor:
+    """The same by a padded tensor, in every derivative mode."""
+    place = _places(ptr, width)
+    rows = _wide(x, place, len(ptr) - 1, width, -math.inf)
+    return _entries(entmax(rows, value if alpha is None else alpha), place)
 
 
 class _Segments(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, alpha: Tensor | None, value: float, ptr: Tensor, width: int) -> Tensor:
-        rows = x.shape[0], len(ptr) - 1
+        rows = len(ptr) - 1, x.shape[1]
         plain = for_kernel(alpha if alpha is None or alpha.numel() == 1 else alpha.expand(*rows, 1))
         p: Tensor = ops._segment_fwd(x, ptr, plain, value, width)
         ctx.value, ctx.width, ctx.rows = value, width, rows
@@ -238,13 +251,7 @@ class _Segments(torch.autograd.Function):
 
 def _rule(p: Tensor, g: Tensor, alpha: Tensor | None, value: float, ptr: Tensor, width: int) -> tuple[Tensor, Any]:
     """The derivative in torch, on padded rows: it is differentiated itself."""
-    sizes = ptr[1:] - ptr[:-1]
-    row = torch.repeat_interleave(torch.arange(len(sizes)), sizes)
-    place = row * width + torch.arange(p.shape[-1]) - ptr[row]
-
-    def wide(t: Tensor) -> Tensor:
-        room = t.new_zeros((*t.shape[:-1], len(sizes) * width))
-        return room.index_copy(-1, place, t).reshape(*t.shape[:-1], len(sizes), width)
-
-    dx, change = entmax_rule(wide(p), wide(g), alpha, value)
-    return dx.reshape(*dx.shape[:-2], -1)[..., place], change
+    place = _places(ptr, width)
+    p, g = (_wide(t, place, len(ptr) - 1, width, 0.0) for t in (p, g))
+    dx, change = entmax_rule(p, g, alpha, value)
+    return _entries(dx, place), change

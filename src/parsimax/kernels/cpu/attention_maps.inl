@@ -8,7 +8,8 @@
 //   r-, tsoftmax p = w e^z / S, w = (1 + z / t)_+, z = x - max; t = max - quantile, by selection, or given
 //   normmax      p = d^k / D, d = (z + E)_+, k = 1 / (alpha - 1), sum d^(k + 1) = 1: with r = entmax of scores (k + 1)
 //   z at
-//                2 - 1 / alpha, d = r^(1 / (k + 1)) and p = r^(1 / alpha) / D
+//                2 - 1 / alpha, d = r^(1 / (k + 1)) and p = r^(1 / alpha) / D. The gradient divides by d: above alpha =
+//                2 it is d that is kept, as the power alpha - 1 of a rounded p is not
 #pragma once
 #include "attention.h"
 #include "attention_rows.inl"
@@ -164,7 +165,8 @@ template <class T> struct RowMap {
   Cut<T> cut() const { return {state[0], state[1], state[2]}; }
   double factor() const { return 1 / (1 - param); }  // of sparsegen
   Alpha inner() const { return Alpha(a.mapping == Attention::normmax ? 2 - 1 / param : is_soft() ? 1 : 2); }
-  bool in_double() const { return same<T, float> && a.mapping == Attention::normmax && param > 2; }
+  bool keeps_depth() const { return a.mapping == Attention::normmax && param > 2; }
+  bool in_double() const { return same<T, float> && keeps_depth(); }
   bool valid() const {
     switch (a.mapping) {
       case Attention::sparsegen:
@@ -215,12 +217,16 @@ template <class T> struct RowMap {
       double* wide = (double*)room;
       for (i64 j = 0; j < n; j++) wide[j] = s[j];
       const auto d = find_support<double>(wide, n, inner(), (double*)value, index);
+      state[2] = depths((double*)value, d.count);
       narrow_in_place(value, d.count);
       found = {d.status, value, d.index, d.count, d.max, d.theta, d.pz, d.edge};
-    } else found = find_support<T>(s, n, inner(), value, index);
+    } else {
+      found = find_support<T>(s, n, inner(), value, index);
+      if (a.mapping == Attention::normmax)
+        state[2] = keeps_depth() ? depths(value, found.count) : escort(value, found.count);
+    }
     state[1] = found.edge.E;
     if (inner().kind == GENERAL) state[1] = is_soft() ? found.edge.w : exp(inner().b * found.edge.w);
-    if (a.mapping == Attention::normmax) state[2] = escort(value, found.count);
     return found;
   }
   // Scores to what solve gave, in place.
@@ -245,8 +251,9 @@ template <class T> struct RowMap {
         const V<C> hi = all<C>(state[1]), lo = all<C>(state[1] - double(C(state[1]))), scale = all<C>(1 / state[2]);
         for (i64 j = 0; j < n; j += W<C>) {
           const V<C> d = positive<C>(load<C>(s + j, n - j, -INF<T>) - C(state[0]) + hi + lo);
-          const V<C> p = power == 1 ? d : exp2<C>(log2<C>(d > 0 ? d : all<C>(1)) * C(power));
-          store<T, C>(s + j, d > 0 ? p * scale : V<C>{}, n - j);
+          V<C> kept = d;
+          if (!keeps_depth()) kept = (power == 1 ? d : exp2<C>(log2<C>(d > 0 ? d : all<C>(1)) * C(power))) * scale;
+          store<T, C>(s + j, d > 0 ? kept : V<C>{}, n - j);
         }
       };
       in_double() ? run((double*)nullptr) : run((T*)nullptr);
@@ -277,17 +284,21 @@ template <class T> struct RowMap {
   // What solve gave to weights, in place.
   void weights(T* kept, i64 n) const {
     if (is_cut()) cut().template weights<false>(kept, kept, nullptr, n);
+    if (keeps_depth())
+      for (i64 j = 0; j < n; j += W<double>)
+        store<T, double>(kept + j, shares(load<double>(kept + j, n - j, T(0))), n - j);
   }
   // From dL/dp to dL/dscore in place, on kept numbers (those of columns `at`, or of all of them) whose weights are p.
   // Returns dL/dparameter. slope, rho: room for n numbers and a vector more.
   double gradient(i64 n, const T* kept, T* p, const int32_t* at, T* g, void* slope, void* rho) const {
     if (is_cut()) return cut_gradient(n, kept, p, at, g, (T*)slope);
+    if (keeps_depth()) return depth_gradient(n, kept, p, g, (double*)slope, (double*)rho);
     if (p != kept) __builtin_memcpy(p, kept, n * sizeof(T));
     switch (a.mapping) {
       case Attention::budget:
         return budget_gradient(n, p, g);
       case Attention::normmax:
-        return in_double() ? norm_gradient(n, p, g, (double*)slope) : norm_gradient(n, p, g, (T*)slope);
+        return norm_gradient(n, p, g, (T*)slope);
       default:
         break;
     }
@@ -330,6 +341,21 @@ template <class T> struct RowMap {
     const double D = total.get();
     for (i64 j = 0; j < count; j += W<T>) store<T, T>(p + j, load<T>(p + j, count - j, T(0)) * T(1 / D), count - j);
     return D;
+  }
+
+  // The same to d; returns sum d^k. Its padding is 0, as theirs.
+  template <class C> double depths(C* p, i64 count) const {
+    Total<C> total;
+    for (i64 j = 0; j < count; j += W<C>) {
+      const V<C> v = load<C>(p + j, count - j, C(0)), l = log2<C>(v > 0 ? v : all<C>(1));
+      total.add(v > 0 ? exp2<C>(l * C(1 / param)) : V<C>{});
+      store<C, C>(p + j, v > 0 ? exp2<C>(l * C(1 - 1 / param)) : V<C>{}, count - j);
+    }
+    return total.get();
+  }
+  V<double> shares(V<double> d) const {  // d to p
+    const V<double> p = exp2<double>(log2<double>(d > 0 ? d : all<double>(1)) / (param - 1)) / state[2];
+    return d > 0 ? p : V<double>{};
   }
 
   Support<T> topk(T* s, i64 n, T* value, int32_t* index, T* copy) {
@@ -498,25 +524,40 @@ template <class T> struct RowMap {
   }
   // dp_i = u_i (dz_i - <p, dz>) - p_i (...) with u = k p / d: dz = e - p sum e, e = u (g - mean).
   template <class C> double norm_gradient(i64 n, const T* p, T* g, C* e) const {
-    const double k = 1 / (param - 1), D = state[2];
-    const V<C> one = all<C>(1);
+    const double D = state[2];
+    return through_norm(
+        n, g, e, [&](i64 j) { return load<C>(p + j, n - j, T(0)); },
+        [&](i64, V<C> v) { return log2<C>((v > 0 ? v : all<C>(1)) * C(D)) * C(param - 1); });
+  }
+  double depth_gradient(i64 n, const T* kept, T* p, T* g, double* e, double* log_d) const {
+    using C = double;
+    for (i64 j = 0; j < n; j += W<C>) {
+      const V<C> d = load<C>(kept + j, n - j, T(0));
+      store<C, C>(log_d + j, log2<C>(d > 0 ? d : all<C>(1)));
+      store<T, C>(p + j, shares(d), n - j);
+    }
+    return through_norm(
+        n, g, e, [&](i64 j) { return load<C>(p + j, n - j, T(0)); }, [&](i64 j, V<C>) { return load<C>(log_d + j); });
+  }
+  // weight(j): p from column j on; depth(j, p): log2 d.
+  template <class C, class F, class L> double through_norm(i64 n, T* g, C* e, F weight, L depth) const {
+    const double k = 1 / (param - 1);
     Total<C> along, all_e, by_log, entropy;
     for (i64 j = 0; j < n; j += W<C>) {
-      const V<C> v = load<C>(p + j, n - j, T(0));
+      const V<C> v = weight(j);
       along.add(v > 0 ? v * load<C>(g + j, n - j, T(0)) : V<C>{});
     }
     const C mean = C(along.get());
     for (i64 j = 0; j < n; j += W<C>) {
-      const V<C> v = load<C>(p + j, n - j, T(0)), h = v > 0 ? load<C>(g + j, n - j, T(0)) - mean : V<C>{};
-      const V<C> l = log2<C>((v > 0 ? v : one) * C(D)) * C(param - 1), d = exp2<C>(l), u = v / d * C(k) * h;
+      const V<C> v = weight(j), h = v > 0 ? load<C>(g + j, n - j, T(0)) - mean : V<C>{};
+      const V<C> l = depth(j, v), d = exp2<C>(l), u = v / d * C(k) * h;
       all_e.add(u);
       by_log.add(v * h * l);
       entropy.add(v * d * l);
       store<C, C>(e + j, u);
     }
     const double sum_e = all_e.get(), ln2 = 0.69314718055994530942;
-    for (i64 j = 0; j < n; j += W<C>)
-      store<T, C>(g + j, load<C>(e + j) - load<C>(p + j, n - j, T(0)) * C(sum_e), n - j);
+    for (i64 j = 0; j < n; j += W<C>) store<T, C>(g + j, load<C>(e + j) - weight(j) * C(sum_e), n - j);
     return -k * k * ln2 * (by_log.get() - sum_e * entropy.get() / (k + 1));
   }
 };

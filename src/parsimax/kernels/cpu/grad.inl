@@ -28,7 +28,8 @@ template <class T, bool BY_ALPHA> inline V<T> weigh(const Alpha& a, V<T> p, V<T>
   else if (!BY_ALPHA && a.kind == ENTMAX15) s = vroot<T>(p);
   else if (!BY_ALPHA && a.b == 0) s = p;
   else {
-    const V<T> l2 = log2<T>(p), decay = exp2<T>(l2 * T(-a.b));
+    const V<T> l2 = log2<T>(p), rise = l2 * T(-a.b), most = all<T>(same<T, float> ? 126 : 1000),
+               decay = exp2<T>(rise < most ? rise : most);
     s = p * decay;
     if constexpr (BY_ALPHA) {
       const V<T> l = l2 * T(0.69314718055994530942);

@@ -44,7 +44,9 @@ inline void map_row(const S* x, S* p, i64 n, const Alpha& a, const Scratch& sc, 
   T* value = sc.numbers<T>(0);
   Edge e = start<T>(a, k);
   const double least = cut(a, e);
-  const Gathered g = gather<T>(x, n, k.max, least, value, sc.index());
+  // Short rows are always gathered: their bits then do not depend on how many forbidden entries follow (segments.cpp).
+  const i64 limit = n <= parsimax::SHORT ? n : n / 2;
+  const Gathered g = gather<T>(x, n, k.max, least, value, sc.index(), limit);
   if constexpr (same<T, float>)
     if (g.dense && try_wide<false>(a, value, n, e, p, (double*)nullptr)) {
       if (keep) *keep = {a.b / e.E, k.max, DenseRow::WIDE};
@@ -58,7 +60,7 @@ inline void map_row(const S* x, S* p, i64 n, const Alpha& a, const Scratch& sc, 
   if (!finish()) {
     if constexpr (same<T, float>) return map_row<double>(x, p, n, a, sc);
     else {
-      gather<T>(x, n, k.max, least, value, sc.index());
+      gather<T>(x, n, k.max, least, value, sc.index(), limit);
       bisect(a, value, g.count, e);
       finish();
     }

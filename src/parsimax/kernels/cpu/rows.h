@@ -81,7 +81,7 @@ struct ThresholdArgs {
   Cut* cuts = nullptr;
 };
 using Work = void (*)(const void* args, int64_t first, int64_t last, void* scratch);
-using Turn = void (*)(const void* from, int64_t apart, int64_t n, int64_t rows, void* to);  // tiles.inl
+using Turn = void (*)(const void* from, int64_t apart, int64_t n, int64_t rows, int64_t stride, void* to);  // tiles.inl
 struct RowKernels {
   Work map[4], grad[4], topk[4], loss[4], loss_grad[4], soft_loss[4], soft_loss_grad[4], rsoftmax[4], rsoftmax_grad[4],
       budget[4], budget_grad[4];

@@ -125,14 +125,14 @@ void run(Work work, const Args& args, const Rows& r, int t, std::initializer_lis
       Args own = args;
       char* at = room.get();
       for (auto member : in) {
-        kernels().take[t]((const char*)(args.*member) + offset, r.apart, r.n, rows, at);
+        kernels().take[t]((const char*)(args.*member) + offset, r.apart, r.n, rows, r.n, at);
         own.*member = at;
         at += tile;
       }
       own.*out = at;
       skip(own, block * r.apart + begin);
       work(&own, 0, rows, scratch_for(r.n));
-      kernels().put[t](at, r.apart, r.n, rows, (char*)(args.*out) + offset);
+      kernels().put[t](at, r.apart, r.n, rows, r.n, (char*)(args.*out) + offset);
     }
   };
   const int64_t grain = std::max<int64_t>(1, 32768 / (r.n * most));

@@ -189,24 +189,9 @@ template <class T> inline void solve_flat(const Alpha& a, const T* z, i64 count,
   }
   if (f.w < 0) e = f;  // false for NaN
 }
-// alpha > 2: the norm is not convex and p leaves the edge with infinite slope, so a Newton step can be tiny far from
-// the root. It is taken only inside the bracket, and only while two steps halve the bracket.
-template <class T> inline void solve_steep(const Alpha& a, const T* z, i64 count, Edge& e) {
-  double low = -log(double(count ? count : 1)) - 1e-9, high = e.w, before = INF<double>;
-  for (int it = 0; it < 300 && high - low > tolerance(parsimax::STEEP_ROW, 1e-16); it++) {
-    double slope, R = pass_general<T>(a, z, count, e.E, slope);
-    const double excess = log(R) + e.w;
-    if (excess == 0) break;
-    (excess > 0 ? high : low) = e.w;
-    double next = e.w + log1p(expm1(-a.b * excess) * (R / slope)) / a.b;
-    const bool slow = it % 2 && high - low > before / 2;
-    if (it % 2) before = high - low;
-    if (slow || !(next > low && next < high)) next = low + (high - low) / 2;
-    if (next == e.w) break;
-    e.w = next;
-    e.E = exp(a.b * e.w);
-  }
-}
+}  // namespace
+#include "steep.inl"
+namespace {
 template <class T> inline void solve(const Alpha& a, const T* z, i64 count, Edge& e, int limit = 200) {
   if (a.kind == SPARSEMAX) solve_fixed<T, SPARSEMAX>(z, count, e);
   else if (a.kind == ENTMAX15) solve_fixed<T, ENTMAX15>(z, count, e);
@@ -257,57 +242,18 @@ template <class T, class S> inline bool mostly_above(const S* x, i64 n, T m, dou
   for (i64 k = 0; k < 8; k++) above += __builtin_popcount(gt_bits<T>(load<T>(x + n / 8 * k) - m, all<T>(least)));
   return above > 6 * L;
 }
-template <class T, class S> inline Gathered gather(const S* x, i64 n, T m, double least, T* value, int32_t* index) {
+// At most `limit` candidates, or else the whole row.
+template <class T, class S>
+inline Gathered gather(const S* x, i64 n, T m, double least, T* value, int32_t* index, i64 limit) {
   const i64 c = least > -INF<double> && !mostly_above<T>(x, n, m, least)
-                    ? gather_some<T>(x, n, m, least, n < 2 ? n : n / 2, value, index)
+                    ? gather_some<T>(x, n, m, least, limit, value, index)
                     : -1;
   if (c >= 0) return {c, false};
   for (i64 i = 0; i < n; i += W<T>) store<T, T>(value + i, load<T>(x + i, n - i, -INF<T>) - m);
   return {n, true};
 }
-
-// alpha > 2: p is steep near the edge, so what rounding leaves of the mass goes along the slope (Newton steps on p),
-// and entries at the very edge, where (1e-16)^(1/b) is not small, get what the others leave. True if the sum of p is 1.
-inline bool evaluate_steep(const Alpha& a, const Edge& e, double* z, i64 count, double& pz) {
-  using T = double;
-  const double w = e.w < 0 ? -e.w : e.w, top = exp(e.w);
-  double K = a.b / e.E, nearest = (8 + 4 * a.b * (w + 1)) * 2.3e-16, brim = 1;
-  for (i64 i = 0; i < count; i++) {
-    const double y = __builtin_fma(z[i], K, 1.0), far = y < 0 ? -y : y;
-    if (far < nearest) nearest = far, brim = z[i];
-  }
-  if (brim <= 0) K = -1 / brim;
-  const Curve<T> curve(a.b, K);
-  const V<T> edge = all<T>(brim);
-  V<T> y, mass{}, slopes{}, ties{}, along{};
-  for (i64 i = 0; i < count; i += W<T>) {
-    const V<T> v = load<T>(z + i), r = curve.at(v, y), kept = v == edge ? V<T>{} : r;
-    mass += kept;
-    slopes += v == edge ? V<T>{} : r / y;
-    ties += v == edge ? all<T>(1) : V<T>{};
-  }
-  const double left = 1 - top * sum<T>(mass), held = sum<T>(ties), slope = sum<T>(slopes);
-  const V<T> share = all<T>(held > 0 && left > 0 ? left / held : 0);
-  double tilt = held > 0 && left > 0 ? 0 : left / slope;
-  const auto weight = [&](V<T> v) {
-    const V<T> r = curve.at(v, y);
-    return v == edge ? share : positive<T>(r * top + r / y * tilt);
-  };
-  bool proved = false;
-  for (int turn = 0; turn < 4 && !proved; turn++) {
-    V<T> whole{};
-    for (i64 i = 0; i < count; i += W<T>) whole += weight(load<T>(z + i));
-    const double off = 1 - sum<T>(whole);
-    proved = small(off, PROOF<T>);
-    if (!proved) tilt += off / slope;
-  }
-  for (i64 i = 0; i < count; i += W<T>) {
-    const V<T> v = load<T>(z + i), p = weight(v);
-    along += p > 0 ? p * v : V<T>{};
-    store<T, T>(z + i, p);
-  }
-  pz = sum<T>(along);
-  return proved;
+template <class T, class S> inline Gathered gather(const S* x, i64 n, T m, double least, T* value, int32_t* index) {
+  return gather<T>(x, n, m, least, value, index, n < 2 ? n : n / 2);
 }
 
 // z -> p, in place or (dense rows) into another array of any storage type, with the sum of p z if asked for. True if
