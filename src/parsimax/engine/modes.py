@@ -151,7 +151,7 @@ def quick(x: Tensor, dim: int) -> bool:
 
 
 def tiny(x: Tensor, dim: int) -> bool:
-    """The same where no kernel serves, and so few numbers that :mod:`~parsimax.engine.lean` takes them."""
+    """The same where no kernel serves, and so few numbers that :mod:`~parsimax.engine.tiny` takes them."""
     return (
         type(x) in PLAIN
         and not torch.compiler.is_compiling()

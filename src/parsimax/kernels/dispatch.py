@@ -76,8 +76,9 @@ def wanted_in_eager_code() -> str:
 
 
 def plain_in_eager_code() -> bool:
-    """Whether plain torch was asked for, and not to learn what would be asked of a back end."""
-    return wanted_in_eager_code() == "torch" and not _trial.get()
+    """Whether plain torch was asked for, or is all there is, and not to learn what would be asked of a back end."""
+    asked = wanted_in_eager_code()
+    return (asked == "torch" or (asked == "auto" and _state.told)) and not _trial.get()
 
 
 class use(ContextDecorator):

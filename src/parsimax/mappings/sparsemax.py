@@ -9,10 +9,10 @@ from torch import Tensor
 
 from ..engine.apply import apply
 from ..engine.chunked import Solve, settled
-from ..engine.lean import Lean
 from ..engine.modes import quick, tiny
 from ..engine.search import ascend, narrowed, search
 from ..engine.sums import below, over, threshold, total
+from ..engine.tiny import Tiny
 from .declaration import MappingModule
 from .entmax_rule import entmax_kernel, entmax_rule, fixed_entmax, tiny_backward2
 
@@ -93,11 +93,11 @@ def sparsemax(scores: Tensor, dim: int = -1, *, mask: Tensor | None = None, dtyp
         if quick(scores, dim):
             return QUICK(scores)
         if tiny(scores, dim):
-            return LEAN(scores)
+            return TINY(scores)
     return apply(sparsemax_rows, scores, dim=dim, mask=mask, dtype=dtype, where="sparsemax", kernel=KERNEL)
 
 
-LEAN = Lean(
+TINY = Tiny(
     _tiny,
     tiny_backward2,
     lambda p, g: entmax_rule(p, g, None, 2.0)[0],

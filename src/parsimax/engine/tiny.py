@@ -20,7 +20,7 @@ LARGE = 1e100
 
 
 @dataclass(frozen=True)
-class Lean:
+class Tiny:
     """``map(z, best, rank)`` is p of finite rows z with maximum 0, and ``best`` is z in falling order, all in float64,
     with room to write to; ``backward(p, g)`` is its derivative, and ``rule(p, g)`` that of any row, differentiable;
     ``whole(x)`` is the mapping of any rows."""
@@ -33,7 +33,7 @@ class Lean:
     def __call__(self, x: Tensor) -> Tensor:
         if not (x.requires_grad and torch.is_grad_enabled()):
             return self.run(x)[0]
-        out: Tensor = _Lean.apply(self, x)  # type: ignore[no-untyped-call]
+        out: Tensor = _Tiny.apply(self, x)  # type: ignore[no-untyped-call]
         return out
 
     def run(self, x: Tensor) -> tuple[Tensor, bool]:
@@ -52,16 +52,16 @@ def _ranks(n: int) -> Tensor:
     return torch.arange(1, n + 1, dtype=torch.float64)
 
 
-class _Lean(torch.autograd.Function):
+class _Tiny(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, lean: Lean, x: Tensor) -> Tensor:
-        p, ctx.finite = lean.run(x)
-        ctx.lean = lean
+    def forward(ctx: Any, tiny: Tiny, x: Tensor) -> Tensor:
+        p, ctx.finite = tiny.run(x)
+        ctx.tiny = tiny
         ctx.save_for_backward(p)
         return p
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[None, Tensor]:
         (p,) = ctx.saved_tensors
-        run = ctx.lean.backward if ctx.finite and not derivative_is_observed(g) else ctx.lean.rule
+        run = ctx.tiny.backward if ctx.finite and not derivative_is_observed(g) else ctx.tiny.rule
         return None, run(p, g)
