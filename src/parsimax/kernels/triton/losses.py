@@ -54,7 +54,8 @@ def _forward(
         memory, stride, kind = alpha_of(alpha, value, x)
         table = launch.rows(n, effort(kind))
         kernels.forward[(-(-count // table.R),)](
-            rows, target, memory, weight, _sum_of(weight, soft), loss, state, rows.stride(0), stride, count, n, smoothing,
+            rows, target, memory, weight, _sum_of(weight, soft), loss, state,
+            rows.stride(0), stride, count, n, smoothing,
             KIND=kind, BY_ALPHA=alpha is not None, SMOOTH=smoothing != 0, SOFT=soft, **options(table),
         )  # fmt: skip
     return loss, state, *kept
@@ -93,7 +94,8 @@ def _backward(
         memory, stride, kind = alpha_of(alpha, value, x)
         table = launch.rows(n, effort(kind))
         kernels.backward[(-(-count // table.R),)](
-            rows, target, g, memory, weight, _sum_of(weight, soft), state, dx, rows.stride(0), stride, count, n, smoothing,
+            rows, target, g, memory, weight, _sum_of(weight, soft), state, dx,
+            rows.stride(0), stride, count, n, smoothing,
             KIND=kind, SMOOTH=smoothing != 0, SOFT=soft, **options(table),
         )  # fmt: skip
     change = g.double() * state[:, 3] if alpha is not None else x.new_empty(0, dtype=torch.float64)
