@@ -7,6 +7,7 @@ import torch
 
 import interpreted
 import parsimax
+from parsimax._attention import fused
 from parsimax.kernels import dispatch
 from sweep import rows, truth
 
@@ -58,6 +59,29 @@ def test_odd_lengths_and_sizes(alpha):
 def test_causal_with_groups(alpha):
     q, k, v = drawn((1, 2, 45, 16), (1, 1, 45, 16), (1, 1, 45, 16))
     compared({"q": q * 2, "k": k, "v": v, "alpha": alpha}, is_causal=True, enable_gqa=True)
+
+
+@pytest.mark.parametrize("learned", [False, True])
+def test_dropout_is_that_of_the_formula(learned):
+    """The same seed drops the same weights, so that context and gradients can be compared; odd sizes, groups."""
+    inputs = drawn((1, 2, 21, 16), (1, 1, 37, 16), (1, 1, 37, 16))
+    inputs[0] *= 2
+    inputs += [torch.tensor([1.2, 1.9]).view(1, 2, 1, 1)] if learned else []
+    seed, g = torch.tensor(2**62 + 12345), drawn((1, 2, 21, 16), seed=1)[0]
+
+    def attend(run, p, q, k, v, alpha=None):
+        return run(q, k, v, None, alpha, 1.5, "entmax", True, 0.25, p, seed)
+
+    for p in (0.75,) if learned else (0.3, 1.0):
+        ours = [t.clone().requires_grad_() for t in inputs]
+        wide = [t.double().requires_grad_() for t in inputs]
+        out = attend(fused._kernel, p, *ours)
+        true = reference(lambda p=p, wide=wide: attend(fused._formula, p, *wide))
+        found = torch.autograd.grad(out, ours, g)
+        expected = reference(lambda true=true, wide=wide: torch.autograd.grad(true, wide, g.double()))
+        for one, other in zip([out, *found], [true, *expected], strict=True):
+            assert ((one.double() - other).abs() <= 5e-6 * (1 + other.abs().max())).all(), p
+        assert p == 1 or (out.abs().sum() > 1 and not torch.equal(out, attend(fused._kernel, 0.0, *inputs)))
 
 
 def test_masks():
@@ -136,7 +160,7 @@ def test_blocks_without_support_are_not_looked_at():
     side[:64, 0], side[64:, 0] = 12.0, -12.0
     k = (side + drawn((128, 16))[0] * 0.3).view(1, 1, 128, 16)
     _, _, index, *_ = attention.attention_fwd(k, k, k, None, None, 1.5, 0, False, 0.25, 0.0, None, True)
-    plan = attention.Plan(k, k, k, None, None, 1.5, False, 0.25)
+    plan = attention.Plan(k, k, k, None, None, 1.5, False, 0.25, 0.0)
     flags, _, by_tile = plan.live(index)
     flags = flags.flatten()
     live = torch.stack([flags[t * by_tile : t * by_tile + plan.blocks] for t in range(plan.tiles)]).bool()

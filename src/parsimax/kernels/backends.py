@@ -164,10 +164,6 @@ def _custom(request: Request) -> str | None:
     return "a structure given by an oracle in Python has no kernel" if request.options.get("custom") else None
 
 
-def _dropout(request: Request) -> str | None:
-    return "dropout has no kernel" if request.options.get("dropout") else None
-
-
 def _classes_only(request: Request) -> str | None:
     return "target probabilities have no kernel, class indices have" if request.options.get("soft") else None
 
@@ -293,7 +289,7 @@ TRITON = Backend(
         "entmax_loss": (_double, *_LOSS),
         "fenchel_young_loss": (_double, *_LOSS),
         "linear_entmax_loss": (_double, _classes_only, _smoothed_layer),
-        "entmax_attention": (_double, _dropout, _weights, _wide),
+        "entmax_attention": (_double, _weights, _wide),
     },
 )
 BACKENDS = {backend.name: backend for backend in (CPU, TRITON)}

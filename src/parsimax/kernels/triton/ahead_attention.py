@@ -25,13 +25,16 @@ def jobs() -> Iterator[Job]:
 
 
 def _case(type_: str, x: str, dim: int, kind: str, number: int, words: str, mask: int, causal: bool) -> Iterator[Job]:
-    table = launch.attention(dim, BYTES[type_], kind == "α")
+    drops = mask == 1 and not causal  # neither changes what dropout needs
+    table = launch.attention(dim, BYTES[type_], kind == "α", drops)
     case = f"{type_}, d = {dim}, α = {kind}{words}" + (", causal" if causal else "")
     constants: dict[str, Any] = {"GROUP": 1, "CAUSAL": causal, "MASK": mask, "KIND": number, "BM": table.BM}
     constants |= {"BN": table.BN, "D": dim, "DIM": dim, "DV": dim, "DIMV": dim}
     constants["PRECISION"] = "tf32x3" if type_ == "float32" else "ieee"
     pointers = {"Q": x, "K": x, "V": x, "Mask": "*i8" if mask == 1 else x, "Alpha": "*fp32" if kind == "α" else x}
     pointers |= {"State": "*fp64", "Live": "*i8"}
+    if drops:
+        pointers["Drop"], case = "*i64", case + ", dropout"
     common = causal and (type_, dim, kind, mask) in COMMON
     by = kind == "α"
 
@@ -43,7 +46,7 @@ def _case(type_: str, x: str, dim: int, kind: str, number: int, words: str, mask
             {**constants, **options},
             table.warps,
             table.stages,
-            numbers=("scale",),
+            numbers=("scale", "rescale"),
             lanes=None,
             common=common,
         )

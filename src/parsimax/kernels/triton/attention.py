@@ -38,6 +38,7 @@ class Plan:
         value: float,
         causal: bool,
         scale: float,
+        dropout: float,
     ) -> None:
         self.q, self.k, self.v, self.scale = unit(q), unit(k), unit(v), scale
         (self.B, self.H, self.L, dim), (_, self.KVH, self.S, dimv) = q.shape, v.shape
@@ -48,7 +49,7 @@ class Plan:
         self.alpha = q if alpha is None else alpha
         self.more = (*strides(mask, 4), *strides(alpha, 3))
         kind = KINDS[value] if fixed else steps.ANY
-        self.table = launch.attention(max(dim, dimv), q.element_size(), kind == steps.ANY)
+        self.table = launch.attention(max(dim, dimv), q.element_size(), kind == steps.ANY, dropout > 0)
         self.tiles, self.blocks = -(-self.L // self.table.BM), -(-self.S // self.table.BN)
         self.shape = {
             "GROUP": self.H // max(1, self.KVH),
@@ -61,7 +62,7 @@ class Plan:
             "DIM": dim,
             "DV": launch.power(dimv),
             "DIMV": dimv,
-            "PRECISION": "tf32x3" if q.dtype == torch.float32 else "ieee",
+            "PRECISION": launch.PRECISION if q.dtype == torch.float32 else "ieee",
         }
 
     def live(self, index: Tensor) -> tuple[Tensor, int, int]:
@@ -79,12 +80,18 @@ class Plan:
         return {**self.shape, "num_warps": self.table.warps, "num_stages": self.table.stages, "enable_fp_fusion": False}
 
 
-def _check(mapping: int, dropout: float) -> None:
+def _check(mapping: int) -> None:
     """What ``kernels/backends.py`` keeps away."""
-    if mapping or dropout:
-        raise NotImplementedError(
-            f"the Triton kernel of attention takes entmax without dropout, got {MAPPINGS[mapping]}"
-        )
+    if mapping:
+        raise NotImplementedError(f"the Triton kernel of attention takes entmax, got {MAPPINGS[mapping]}")
+
+
+def _dropped(dropout: float, seed: Tensor | None, device: torch.device) -> tuple[Tensor | None, float]:
+    """(the seed and the least number of 32 bits that is kept, what kept weights are multiplied by)."""
+    if not dropout or seed is None:
+        return None, 1.0
+    least = torch.tensor(min(int(dropout * 2**32), 0xFFFFFFFF))
+    return torch.stack([seed.cpu(), least]).to(device), 1 / (1 - dropout) if dropout < 1 else 0.0
 
 
 def attention_fwd(
@@ -102,8 +109,9 @@ def attention_fwd(
     keep: bool,
 ) -> tuple[Tensor, ...]:
     """(context, thresholds, index, weight, count): index holds the live blocks; the last two are for the schema."""
-    _check(mapping, dropout)
-    plan = Plan(q, k, v, mask, alpha, value, causal, scale)
+    _check(mapping)
+    drop, rescale = _dropped(dropout, seed, q.device)
+    plan = Plan(q, k, v, mask, alpha, value, causal, scale, dropout)
     lead, cap = q.shape[:-1], min(CAP, k.shape[-2]) if keep else 0
     new = q.new_empty
     out, state = new((*lead, v.shape[-1])), new((*lead, 2), dtype=torch.float64)
@@ -111,9 +119,9 @@ def attention_fwd(
     if out.numel() and plan.S:
         live, by_head, by_tile = plan.live(index)
         kernels.forward[(plan.tiles, plan.B * plan.H)](
-            plan.q, plan.k, plan.v, plan.mask, plan.alpha, out, state, live,
+            plan.q, plan.k, plan.v, plan.mask, plan.alpha, drop, out, state, live,
             *plan.q.stride()[:3], *plan.k.stride()[:3], *plan.v.stride()[:3], *plan.more, by_head, by_tile,
-            plan.H, plan.L, plan.S, scale, KEEP=keep, **plan.options(),
+            plan.H, plan.L, plan.S, scale, rescale, KEEP=keep, **plan.options(),
         )  # fmt: skip
     else:
         out.zero_()
@@ -139,8 +147,9 @@ def attention_bwd(
     count: Tensor,
     by_mask: bool,
 ) -> tuple[Tensor, ...]:
-    _check(mapping, dropout)
-    plan = Plan(q, k, v, mask, alpha, value, causal, scale)
+    _check(mapping)
+    drop, rescale = _dropped(dropout, seed, q.device)
+    plan = Plan(q, k, v, mask, alpha, value, causal, scale, dropout)
     g, lead = unit(g), q.shape[:-1]
     dq, dk, dv = (torch.empty(t.shape, dtype=t.dtype, device=t.device) for t in (q, k, v))
     dalpha = q.new_zeros((*lead, 1), dtype=torch.float64)
@@ -151,12 +160,12 @@ def attention_bwd(
     facts = torch.empty((*lead, 3), dtype=torch.float32, device=q.device)
     sizes = (plan.q, plan.k, plan.v, g)
     places = (*(x for t in sizes for x in t.stride()[:3]), *plan.more, by_head, by_tile)
-    given = (*sizes, plan.mask, plan.alpha, state, live)
+    given = (*sizes, plan.mask, plan.alpha, drop, state, live)
     kernels.queries[(plan.tiles, plan.B * plan.H)](
-        *given, dq, facts, dalpha, dmask if by_mask else None, *places, plan.H, plan.L, plan.S, scale,
+        *given, dq, facts, dalpha, dmask if by_mask else None, *places, plan.H, plan.L, plan.S, scale, rescale,
         BY_ALPHA=alpha is not None, BY_MASK=by_mask, **plan.options(),
     )  # fmt: skip
     kernels.keys[(plan.blocks, plan.B * plan.KVH)](
-        *given, facts, dk, dv, *places, plan.KVH, plan.L, plan.S, scale, **plan.options()
+        *given, facts, dk, dv, *places, plan.KVH, plan.L, plan.S, scale, rescale, **plan.options()
     )
     return dq, dk, dv, dalpha, dmask

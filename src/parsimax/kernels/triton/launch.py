@@ -56,6 +56,10 @@ def rows(n: int, kind: str, lanes: int = LANES) -> Rows:
     return Rows(R, B, True, max(1, min(THREADS // lanes, R * B // (each * lanes))))
 
 
+# Products of float32: three of shorter numbers where tensor cores take them, else as they are.
+PRECISION = "ieee" if torch.version.hip else "tf32x3"
+
+
 class Attention(NamedTuple):
     """Tiles of BM queries by BN keys."""
 
@@ -65,7 +69,7 @@ class Attention(NamedTuple):
     stages: int
 
 
-def attention(dim: int, size: int, heavy: bool) -> Attention:
+def attention(dim: int, size: int, heavy: bool, dropout: bool = False) -> Attention:
     """For heads of up to ``dim`` numbers of ``size`` bytes; ``heavy``: powers of any α."""
     measured = MEASURED.get("attention", {}).get(f"{power(dim)}, {size}, {heavy}")
     if measured:
@@ -74,4 +78,5 @@ def attention(dim: int, size: int, heavy: bool) -> Attention:
         return Attention(32, 32, 1, 1)
     if size == 4:  # three products for one, and twice the registers for what is multiplied
         return Attention(16, 16, 4 if dim <= 64 else 8, 1)
-    return Attention(32, 32, 4, 1) if dim <= 128 else Attention(16, 16, 8, 1)
+    many = dim > 128 or (dropout and heavy and dim > 64)
+    return Attention(16, 16, 8, 1) if many else Attention(32, 32, 4, 1)

@@ -13,6 +13,7 @@ do. A query keeps its largest score and E, or w for α near 1: see entmax.py, wh
 import triton
 import triton.language as tl
 
+from .dropout import factors
 from .entmax import curve, logarithm, relative
 from .numbers import exp, expm1_over, log, moved_by_alpha
 from .steps import ANY, ENTMAX15, MOST, SPARSEMAX, advance_any, advance_fixed
@@ -101,9 +102,9 @@ def last_block(tile, S, BM: tl.constexpr, BN: tl.constexpr, CAUSAL: tl.constexpr
 
 
 @triton.jit
-def forward(Q, K, V, Mask, Alpha, Out, State, Live,
+def forward(Q, K, V, Mask, Alpha, Drop, Out, State, Live,
             sqb, sqh, sql, skb, skh, skl, svb, svh, svl, smb, smh, sml, sms, sab, sah, sal, slb, slt,
-            H, L, S, scale, GROUP: tl.constexpr, CAUSAL: tl.constexpr, MASK: tl.constexpr, KIND: tl.constexpr,
+            H, L, S, scale, rescale, GROUP: tl.constexpr, CAUSAL: tl.constexpr, MASK: tl.constexpr, KIND: tl.constexpr,
             KEEP: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, D: tl.constexpr, DIM: tl.constexpr,
             DV: tl.constexpr, DIMV: tl.constexpr, PRECISION: tl.constexpr):  # fmt: skip
     """BM queries of one head. Live is bytes, (head, tile, block) by its strides; always there."""
@@ -225,6 +226,8 @@ def forward(Q, K, V, Mask, Alpha, Out, State, Live,
             used = tl.max((p > 0).to(tl.int32), 0)[:, None] > 0
             tl.store(Live + j, tl.max(((p > 0) | (nans & (s > float("-inf")))).to(tl.int8)))
             v = load_some(V, svl, keys, S, used, DV, DIMV)  # what no query attends to is not looked at
+            if Drop is not None:
+                p = p * factors(Drop, rescale, bh * L + rows, cols)
             acc += dot(p.to(v.dtype), v, PRECISION)
     acc = tl.where(nans, float("nan"), acc)
     e = tl.arange(0, DV)[None, :]
@@ -281,9 +284,18 @@ def moved(z, live, E, w, b, lf):
 
 
 @triton.jit
-def queries(Q, K, V, G, Mask, Alpha, State, Live, Dq, Facts, Dalpha, Dmask,
+def by_weight(g, v, Drop, rescale, rows, cols, PRECISION: tl.constexpr):
+    """The gradient by the weights."""
+    d = dot(g, tl.trans(v), PRECISION)
+    if Drop is not None:
+        d = d * factors(Drop, rescale, rows, cols)
+    return d
+
+
+@triton.jit
+def queries(Q, K, V, G, Mask, Alpha, Drop, State, Live, Dq, Facts, Dalpha, Dmask,
             sqb, sqh, sql, skb, skh, skl, svb, svh, svl, sgb, sgh, sgl, smb, smh, sml, sms, sab, sah, sal, slb, slt,
-            H, L, S, scale, GROUP: tl.constexpr, CAUSAL: tl.constexpr, MASK: tl.constexpr, KIND: tl.constexpr,
+            H, L, S, scale, rescale, GROUP: tl.constexpr, CAUSAL: tl.constexpr, MASK: tl.constexpr, KIND: tl.constexpr,
             BY_ALPHA: tl.constexpr, BY_MASK: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, D: tl.constexpr,
             DIM: tl.constexpr, DV: tl.constexpr, DIMV: tl.constexpr, PRECISION: tl.constexpr):  # fmt: skip
     """dq, dα and the gradient by the mask, and three facts a query for :func:`keys`: mean, log of the sum, ties."""
@@ -317,7 +329,8 @@ def queries(Q, K, V, G, Mask, Alpha, State, Live, Dq, Facts, Dalpha, Dmask,
             v = load_rows(V, svl, keys, S, DV, DIMV)
             f += tl.sum(p, 1, keep_dims=True)
             U += tl.sum(u, 1, keep_dims=True)
-            Ug += tl.sum(tl.where(u > 0, u * dot(g, tl.trans(v), PRECISION), 0.0), 1, keep_dims=True)
+            d = by_weight(g, v, Drop, rescale, bh * L + rows, cols, PRECISION)
+            Ug += tl.sum(tl.where(u > 0, u * d, 0.0), 1, keep_dims=True)
             several += tl.sum((live & (z == 0)).to(tl.float32), 1, keep_dims=True)
     lf = log(tl.where(f > 0, f, 1.0))
     if KIND != ANY:
@@ -353,7 +366,8 @@ def queries(Q, K, V, G, Mask, Alpha, State, Live, Dq, Facts, Dalpha, Dmask,
             used = tl.max((p > 0).to(tl.int32), 0)[:, None] > 0
             v = load_rows(V, svl, keys, S, DV, DIMV)
             k = load_some(K, skl, keys, S, used, D, DIM)
-            ds = tl.where(u > 0, u * (dot(g, tl.trans(v), PRECISION) - mean), 0.0)
+            d = by_weight(g, v, Drop, rescale, bh * L + rows, cols, PRECISION)
+            ds = tl.where(u > 0, u * (d - mean), 0.0)
             if BY_ALPHA:
                 change += tl.sum(ds * (moved(z, live, E, w, b, lf) - middle), 1, keep_dims=True)
             if BY_MASK:
@@ -374,9 +388,9 @@ def queries(Q, K, V, G, Mask, Alpha, State, Live, Dq, Facts, Dalpha, Dmask,
 
 
 @triton.jit
-def keys(Q, K, V, G, Mask, Alpha, State, Live, Facts, Dk, Dv,
+def keys(Q, K, V, G, Mask, Alpha, Drop, State, Live, Facts, Dk, Dv,
          sqb, sqh, sql, skb, skh, skl, svb, svh, svl, sgb, sgh, sgl, smb, smh, sml, sms, sab, sah, sal, slb, slt,
-         KVH, L, S, scale, GROUP: tl.constexpr, CAUSAL: tl.constexpr, MASK: tl.constexpr, KIND: tl.constexpr,
+         KVH, L, S, scale, rescale, GROUP: tl.constexpr, CAUSAL: tl.constexpr, MASK: tl.constexpr, KIND: tl.constexpr,
          BM: tl.constexpr, BN: tl.constexpr, D: tl.constexpr, DIM: tl.constexpr, DV: tl.constexpr, DIMV: tl.constexpr,
          PRECISION: tl.constexpr):  # fmt: skip
     """dk and dv of BN keys, from every head that reads them."""
@@ -411,7 +425,10 @@ def keys(Q, K, V, G, Mask, Alpha, State, Live, Facts, Dk, Dv,
                 z, live = relative(s, top)
                 live = live & ((bad | empty) == 0)
                 p, u = weights(z, live, E, w, b, hard, lf, equal, KIND)
-                ds = tl.where(u > 0, u * (dot(g, tl.trans(v), PRECISION) - mean), 0.0)
+                d = by_weight(g, v, Drop, rescale, bh * L + rows, cols, PRECISION)
+                ds = tl.where(u > 0, u * (d - mean), 0.0)
+                if Drop is not None:
+                    p = p * factors(Drop, rescale, bh * L + rows, cols)
                 broken = bad & (s > float("-inf")) | bad & (s != s)
                 p = tl.where(broken, float("nan"), p)
                 ds = tl.where(broken, float("nan"), ds)

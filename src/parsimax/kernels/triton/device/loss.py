@@ -22,20 +22,23 @@ from .steps import ANY, ARGMAX, SOFTMAX
 def mix(Target, Weight, WeightSum, rows, count, n, smoothing, SMOOTH: tl.constexpr, SOFT: tl.constexpr):
     """(class, own, hit, rest)."""
     if SOFT:
+        c = tl.where(rows < count, 0, -1)
         own = tl.load(WeightSum + rows, mask=rows < count, other=0.0).to(tl.float32)
-        return tl.where(rows < count, 0, -1), own, own * 0.0, own * 0.0 + 1.0
-    c = tl.load(Target + rows, mask=rows < count, other=-1)
-    hit = tl.where(c >= 0, 1.0, 1.0)
-    own = hit
-    rest = hit * 0.0
-    if SMOOTH:
-        rest = rest + smoothing / n
-        if Weight is None:
-            hit = hit * (1.0 - smoothing)
-            own = hit + smoothing
-        else:
-            hit = (1.0 - smoothing) * tl.load(Weight + tl.maximum(c, 0)).to(tl.float32)
-            own = hit + rest * tl.load(WeightSum).to(tl.float32)
+        hit = own * 0.0
+        rest = hit + 1.0
+    else:
+        c = tl.load(Target + rows, mask=rows < count, other=-1)
+        hit = tl.where(c >= 0, 1.0, 1.0)
+        own = hit
+        rest = hit * 0.0
+        if SMOOTH:
+            rest = rest + smoothing / n
+            if Weight is None:
+                hit = hit * (1.0 - smoothing)
+                own = hit + smoothing
+            else:
+                hit = (1.0 - smoothing) * tl.load(Weight + tl.maximum(c, 0)).to(tl.float32)
+                own = hit + rest * tl.load(WeightSum).to(tl.float32)
     return c, own, hit, rest
 
 
