@@ -21,30 +21,34 @@ template <class V> inline V load(const void* p) {
   __builtin_memcpy(&v, p, sizeof v);
   return v;
 }
-inline F fmadd_ps(F a, F b, F c) { return each<F>([&](int i) { return __builtin_fmaf(a[i], b[i], c[i]); }); }
-inline D fmadd_pd(D a, D b, D c) { return each<D>([&](int i) { return __builtin_fma(a[i], b[i], c[i]); }); }
-inline F max_ps(F a, F b) { return a > b ? a : b; }
-inline D max_pd(D a, D b) { return a > b ? a : b; }
-inline F sqrt_ps(F a) { return each<F>([&](int i) { return __builtin_sqrtf(a[i]); }); }
-inline D sqrt_pd(D a) { return each<D>([&](int i) { return __builtin_sqrt(a[i]); }); }
-inline F roundscale_ps(F a, int) { return each<F>([&](int i) { return __builtin_nearbyintf(a[i]); }); }
-inline D roundscale_pd(D a, int) { return each<D>([&](int i) { return __builtin_nearbyint(a[i]); }); }
+inline F fmadd_ps(const F& a, const F& b, const F& c) {
+  return each<F>([&](int i) { return __builtin_fmaf(a[i], b[i], c[i]); });
+}
+inline D fmadd_pd(const D& a, const D& b, const D& c) {
+  return each<D>([&](int i) { return __builtin_fma(a[i], b[i], c[i]); });
+}
+inline F max_ps(const F& a, const F& b) { return a > b ? a : b; }
+inline D max_pd(const D& a, const D& b) { return a > b ? a : b; }
+inline F sqrt_ps(const F& a) { return each<F>([&](int i) { return __builtin_sqrtf(a[i]); }); }
+inline D sqrt_pd(const D& a) { return each<D>([&](int i) { return __builtin_sqrt(a[i]); }); }
+inline F roundscale_ps(const F& a, int) { return each<F>([&](int i) { return __builtin_nearbyintf(a[i]); }); }
+inline D roundscale_pd(const D& a, int) { return each<D>([&](int i) { return __builtin_nearbyint(a[i]); }); }
 inline double power(double v, double n) {
   const double low = n < -2200 ? -2200 : n;
   return __builtin_ldexp(v, int(__builtin_floor(low > 2200 ? 2200 : low)));
 }
-inline F scalef_ps(F v, F n) { return each<F>([&](int i) { return float(power(v[i], n[i])); }); }
-inline D scalef_pd(D v, D n) { return each<D>([&](int i) { return power(v[i], n[i]); }); }
+inline F scalef_ps(const F& v, const F& n) { return each<F>([&](int i) { return float(power(v[i], n[i])); }); }
+inline D scalef_pd(const D& v, const D& n) { return each<D>([&](int i) { return power(v[i], n[i]); }); }
 inline float coarse(float v) { return v * (1 + 0x1p-14f); }
-inline F rcp14_ps(F a) { return each<F>([&](int i) { return coarse(1 / a[i]); }); }
-inline F rsqrt14_ps(F a) { return each<F>([&](int i) { return coarse(1 / __builtin_sqrtf(a[i])); }); }
-template <class V> inline unsigned compare(V a, V b, int op) {
+inline F rcp14_ps(const F& a) { return each<F>([&](int i) { return coarse(1 / a[i]); }); }
+inline F rsqrt14_ps(const F& a) { return each<F>([&](int i) { return coarse(1 / __builtin_sqrtf(a[i])); }); }
+template <class V> inline unsigned compare(const V& a, const V& b, int op) {
   unsigned m = 0;
   for (unsigned i = 0; i < sizeof(V) / sizeof(a[0]); i++)
     m |= unsigned(op == 30 ? a[i] > b[i] : op == 4 ? a[i] != b[i] : !(a[i] <= b[i])) << i;
   return m;
 }
-inline unsigned test_epi16(J a, J b) {
+inline unsigned test_epi16(const J& a, const J& b) {
   const J both = a & b;
   short w[32];
   __builtin_memcpy(w, &both, 64);
@@ -52,14 +56,14 @@ inline unsigned test_epi16(J a, J b) {
   for (int i = 0; i < 32; i++) m |= unsigned(w[i] != 0) << i;
   return m;
 }
-template <class V, class T> inline V masked_load(V v, unsigned m, const T* p) {
+template <class V, class T> inline V masked_load(const V& v, unsigned m, const T* p) {
   return each<V>([&](int i) { return m >> i & 1 ? p[i] : v[i]; });
 }
-template <class V, class T> inline void masked_store(T* p, unsigned m, V v) {
+template <class V, class T> inline void masked_store(T* p, unsigned m, const V& v) {
   for (unsigned i = 0; i < sizeof(V) / sizeof(T); i++)
     if (m >> i & 1) p[i] = v[i];
 }
-template <class V> inline V compress(unsigned m, V v) {
+template <class V> inline V compress(unsigned m, const V& v) {
   V out{};
   for (unsigned i = 0, k = 0; i < sizeof(V) / sizeof(v[0]); i++)
     if (m >> i & 1) out[k++] = v[i];
