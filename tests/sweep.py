@@ -108,6 +108,12 @@ class Truth:
         return dx, (g * (own - s * (own.sum(-1, keepdim=True) / total))).sum(-1)
 
 
+def near(ours: Tensor, true: Tensor, slack: Tensor | float, what: str, where: Tensor | slice = slice(None)) -> None:
+    off = ((ours.double() - true).abs() - slack)[where]
+    worst = off.max() if off.numel() else torch.tensor(0.0)
+    assert worst <= 0, f"{what}: {worst:.2e} more than allowed"
+
+
 def truth(x: Tensor, alpha: float) -> Truth:
     z, b = x.double(), alpha - 1
     z = z - z.amax(-1, keepdim=True)

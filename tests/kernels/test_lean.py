@@ -21,6 +21,7 @@ from sweep import (
     budget_truth,
     cut_truth,
     hourglass_truth,
+    near,
     normmax_truth,
     quantile_truth,
     rows,
@@ -38,11 +39,6 @@ def lean():
 
 def single(value: float) -> float:
     return float(torch.tensor(value))
-
-
-def near(ours, true, slack, what, where=slice(None)):
-    off = ((ours.double() - true).abs() - slack)[where]
-    assert off.numel() == 0 or off.max() <= 0, f"{what}: {off.max():.2e} more than allowed"
 
 
 WHOLE = int(os.environ.get("PARSIMAX_KERNEL_CASES", "500")) >= 10_000  # make test-kernels

@@ -3,10 +3,12 @@
 ``make test-kernels`` takes every α and every length, ``make test`` a part of them.
 """
 
+import math
 import os
 import subprocess
 import sys
 
+import mpmath
 import pytest
 import torch
 from torch import Tensor
@@ -22,6 +24,7 @@ from sweep import (
     cases,
     cut_truth,
     hourglass_truth,
+    near,
     normmax_truth,
     quantile_truth,
     rows,
@@ -41,12 +44,6 @@ def alphas(n: int, some: int) -> list[float]:
 
 def count(n: int) -> int:
     return 64 if n < 2000 else 24 if n < 10_000 else 6 if n < 50_000 else 4
-
-
-def near(ours: Tensor, true: Tensor, slack: Tensor | float, what: str, where: Tensor | slice = slice(None)) -> None:
-    off = ((ours.double() - true).abs() - slack)[where]
-    worst = off.max() if off.numel() else torch.tensor(0.0)
-    assert worst <= 0, f"{what}: {worst:.2e} more than allowed"
 
 
 def settled(t: Truth) -> Tensor:
@@ -78,6 +75,25 @@ def test_other_types(n, dtype):
             TOLERANCE[dtype] if alpha < 2.1 or dtype != torch.float64 else 1e-9
         )  # the bisection itself, where p is steep
         near(p, t.p, slack + ulp, f"α = {alpha}", settled(t))
+
+
+@pytest.mark.parametrize("n", [257, 32_000, 100_000])
+@pytest.mark.parametrize("alpha", [1.3, 1.9, 1.95, 1.999])
+def test_float64_with_a_plateau_just_above_the_threshold(alpha, n):
+    """Half an ulp of the threshold, times the plateau, must not go to the leader."""
+    for above in (1e-6, 1e-4, 1e-2, 0.5):
+        x = torch.full((n,), -(1 - above) / (alpha - 1), dtype=torch.float64)
+        x[0] = 0
+        with mpmath.workdps(40):
+            b, gap, low, high = mpmath.mpf(alpha) - 1, mpmath.mpf(x[1].item()), mpmath.mpf(0), mpmath.mpf(1)
+            for _ in range(130):
+                edge = (low + high) / 2
+                total = edge ** (1 / b) + (n - 1) * max(edge + b * gap, 0) ** (1 / b)
+                low, high = (low, edge) if total > 1 else (edge, high)
+            leader, rest = float(low ** (1 / b)), float(max(low + b * gap, 0) ** (1 / b))
+        p = parsimax.entmax(x, alpha)
+        assert abs(p[0] - leader) <= 1e-14 and (p[1:] - rest).abs().max() <= 1e-15
+        assert abs(math.fsum(p.tolist()) - 1) <= 1e-13
 
 
 @pytest.mark.parametrize("n", LENGTHS)

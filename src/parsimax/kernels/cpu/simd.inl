@@ -444,4 +444,15 @@ template <class T> struct Total {
     else return sum<double>(part[0] + part[1]);
   }
 };
+// The sum of finite numbers in [0, inf) that must be right to an ulp: doubles are added with what rounding takes away.
+template <class T> struct Mass : Total<T> {
+  V<double> lost{};
+  void add(V<T> v) {
+    if constexpr (same<T, double>) {
+      const V<double> more = v - lost, now = this->part[0] + more;
+      lost = (now - this->part[0]) - more;
+      this->part[0] = now;
+    } else Total<T>::add(v);
+  }
+};
 }  // namespace

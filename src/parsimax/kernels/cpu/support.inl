@@ -98,7 +98,7 @@ template <class T, class S> inline Peak<T> peak(const S* x, i64 n) {
 template <class T, Kind A> inline double pass(const T* z, i64 count, double E, double& slope) {
   constexpr i64 L = W<T>;
   const V<T> hi = all<T>(E), lo = all<T>(E - double(T(E)));
-  Total<T> s_all, k_all;
+  Mass<T> s_all, k_all;
   for (i64 i = 0; i < count;) {
     V<T> s{}, k{};
     for (int u = 0; u < 8 && i < count; u++, i += L) {
@@ -132,7 +132,7 @@ template <class T, Kind A> inline void solve_fixed(const T* z, i64 count, Edge& 
 template <class T> inline double pass_general(const Alpha& a, const T* z, i64 count, double E, double& slope) {
   constexpr i64 L = W<T>;
   const Curve<T> curve(a.b, a.b / E);
-  Total<T> s_all, k_all;
+  Mass<T> s_all, k_all;
   for (i64 i = 0; i < count;) {
     V<T> s{}, k{};
     for (int u = 0; u < 8 && i < count; u++, i += L) {
@@ -256,12 +256,38 @@ template <class T, class S> inline Gathered gather(const S* x, i64 n, T m, doubl
   return gather<T>(x, n, m, least, value, index, n < 2 ? n : n / 2);
 }
 
+// r -> p where an edge of 53 bits leaves mass over, because many entries stand just above it: a last Newton step, taken
+// by the p themselves, dp = r / y. Dividing by the sum instead would take it from the largest. True if their sum is 1.
+template <bool PZ, class Put>
+inline bool deal_out(const Alpha& a, const Edge& e, const double* r, i64 count, Put put, double* pz) {
+  using T = double;
+  const double top = exp(e.w);
+  Mass<T> mass, slopes, dealt;
+  Total<T> along;
+  const auto height = [&](V<T> v) { return exp2<T>(a.b * log2<T>(v > 0 ? v : all<T>(1))); };
+  for (i64 i = 0; i < count; i += W<T>) {
+    const V<T> v = load<T>(r + i);
+    mass.add(v * top);
+    slopes.add(v / height(v));
+  }
+  const double step = (1 - mass.get()) / slopes.get();
+  for (i64 i = 0; i < count; i += W<T>) {
+    const V<T> v = load<T>(r + i), y = height(v), p = positive<T>(v * top + v / y * step);
+    dealt.add(p);
+    if constexpr (PZ) along.add(p * (y - 1) * (e.E / a.b));
+    put(i, p);
+  }
+  if constexpr (PZ) *pz = along.get();
+  return small(dealt.get() - 1, tolerance(parsimax::GENERAL_ROW, PROOF<T>));
+}
+
 // z -> p, in place or (dense rows) into another array of any storage type, with the sum of p z if asked for. True if
 // the sum of p, before anything is divided by it, is 1.
 template <class T, bool PZ, class O>
 inline bool evaluate(const Alpha& a, const Edge& e, T* z, i64 count, O* out, double* pz) {
   constexpr i64 L = W<T>;
-  Total<T> dot, mass;
+  Total<T> dot;
+  Mass<T> mass;
   auto put = [&](i64 i, V<T> v) {
     (const void*)out == (const void*)z ? store<T, T>(z + i, v) : store<O, T>(out + i, v, count - i);
   };
@@ -312,11 +338,14 @@ inline bool evaluate(const Alpha& a, const Edge& e, T* z, i64 count, O* out, dou
         },
         keep);
   }
-  const double R = mass.get(), scale = 1 / R;
+  const double R = mass.get(), scale = 1 / R, off = log(R) + e.w;
+  if constexpr (same<T, double>)
+    if (a.kind == GENERAL && a.b > 0 && !small(off, 1e-14) && small(off, tolerance(parsimax::GENERAL_ROW, 1e-9)))
+      return deal_out<PZ>(a, e, z, count, put, pz);
   for (i64 i = 0; i < count; i += L) put(i, load<T>(z + i) * T(scale));
   if constexpr (PZ) *pz = dot.get() * scale;
   // Softmax and argmax have no edge: they are r / sum r.
-  return a.kind == ARGMAX || a.b == 0 || small(log(R) + e.w, tolerance(parsimax::GENERAL_ROW, PROOF<T>));
+  return a.kind == ARGMAX || a.b == 0 || small(off, tolerance(parsimax::GENERAL_ROW, PROOF<T>));
 }
 // Bisection, for rows of double that Newton left without a proof: the sum rises with the edge, so a closed bracket is
 // one.
