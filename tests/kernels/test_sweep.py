@@ -38,7 +38,7 @@ TOLERANCE = {torch.float64: 1e-12, torch.float32: 2e-6, torch.bfloat16: 2e-6, to
 
 def alphas(n: int, some: int) -> list[float]:
     """All of them, or ``some`` that differ from length to length; fewer of long rows and on lower instruction sets."""
-    some = 1 + some // (1 + (n > 10_000) + LOWER)
+    some = 1 + some // (1 + (n > 10_000) + 3 * LOWER)
     return ALPHAS if WHOLE else [ALPHAS[(7 * LENGTHS.index(n) + 5 * k) % len(ALPHAS)] for k in range(some)]
 
 
