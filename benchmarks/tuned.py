@@ -21,8 +21,8 @@ import fcntl
 import itertools
 import json
 import os
-import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -30,7 +30,14 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tuned_table import page
+for threads in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):  # two trainings of one thread are faster than one of two
+    os.environ[threads] = "1"
+os.environ["OMP_WAIT_POLICY"] = "passive"
+
+from tuned_table import page  # noqa: E402
+
+from parsimax import cli  # noqa: E402
+from parsimax.recipes import find  # noqa: E402
 
 Values = dict[str, float]
 
@@ -166,8 +173,11 @@ PLANS = {
         "BLEU",
         seeds=(1, 2),
         common=(
-            "data.vocabulary=3000",
+            "data.vocabulary=2000",
+            "model.width=64",
+            "model.inner=128",
             "model.layers=2",
+            "search.exact_budget=0",
             "train.steps=2500",
             "train.eval_every=250",
             "train.tensorboard=false",
@@ -241,11 +251,25 @@ def missing(plan: Plan, cell: str, known: list[Done]) -> list[Training]:
 
 
 def command(*words: str) -> tuple[int, str]:
-    """Run ``parsimax`` on one thread: two trainings of one thread are faster than one of two."""
-    threads = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive"}
-    call = [sys.executable, "-m", "parsimax.cli", *words]
-    ended = subprocess.run(call, check=False, env=os.environ | threads, capture_output=True, text=True)
-    return ended.returncode, ended.stderr.strip()[-300:]
+    """Run ``parsimax`` on one thread in a fork of this process, which has imported all that takes long."""
+    with tempfile.TemporaryFile() as said:
+        sys.stdout.flush()
+        child = os.fork()
+        if not child:
+            status = 1
+            try:
+                os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+                os.dup2(said.fileno(), 2)
+                status = cli.main(list(words))
+            finally:
+                sys.stderr.flush()
+                os._exit(status)
+        try:
+            code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        except KeyboardInterrupt:
+            code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])  # it saves what it has
+        said.seek(0)
+        return code, said.read().decode(errors="replace").strip()[-300:]
 
 
 def curve(folder: Path) -> list[dict[str, float]]:
@@ -325,6 +349,9 @@ def do_next(plan: Plan, options: argparse.Namespace) -> bool | None:
 def run(plan: Plan, options: argparse.Namespace) -> None:
     """Work until nothing is missing. Several processes may do so in one folder."""
     options.runs.mkdir(parents=True, exist_ok=True)
+    find(plan.recipe).recipe()  # imported here, not in every fork
+    from parsimax.recipes.kit import training  # noqa: F401
+
     count = 0
     while count != options.limit and (did := do_next(plan, options)) is not None:
         count += did
