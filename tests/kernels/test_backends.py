@@ -344,9 +344,9 @@ def test_kernels_of_another_device_are_not_replaced_by_these(second, counted):
 def test_a_machine_without_a_device_is_not_told_to_miss_its_kernels(second, monkeypatch):
     """Warnings are errors here."""
     second("there is no GPU")
-    monkeypatch.setattr(dispatch._state, "told", False)
+    monkeypatch.setattr(dispatch.process, "told", False)
     parsimax.normmax(X, 2.0)  # no C++ kernel: it is asked whether the GPU has one
-    assert not dispatch._state.told
+    assert not dispatch.process.told
 
 
 def test_every_condition_belongs_to_a_kernel():

@@ -19,11 +19,11 @@ SCORES = torch.tensor([1.0, 0.5, -1.0])
 @pytest.fixture(autouse=True)
 def kernels():
     """Nothing chosen around the test (in place of the fixture of conftest), and nothing left behind by it."""
-    assert dispatch._blocks.get() is None and dispatch._traced.inner is None
-    before = dispatch._state.default
+    assert dispatch.blocks.get() is None and dispatch._traced.inner is None
+    before = dispatch.process.default
     yield
-    assert dispatch._blocks.get() is None and dispatch._traced.inner is None
-    assert dispatch._state.default == before
+    assert dispatch.blocks.get() is None and dispatch._traced.inner is None
+    assert dispatch.process.default == before
 
 
 def in_thread(function):

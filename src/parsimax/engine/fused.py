@@ -57,13 +57,14 @@ class RowKernel:
 class Fixed:
     """A kernel without a parameter whose derivative is a function of its output: ``backward(p, g) -> dx``."""
 
-    forward: Callable[[Tensor], Tensor]
+    forward: Callable[[Tensor, None, float], Tensor]  # the operator itself: a function around it would show
+    value: float
     backward: Callable[[Tensor, Tensor], Tensor]
     rule: Callable[[Tensor, Tensor], Tensor]
 
     def __call__(self, x: Tensor) -> Tensor:
         if not (x.requires_grad and torch.is_grad_enabled()):
-            return self.forward(x)
+            return self.forward(x, None, self.value)
         out: Tensor = _FixedRows.apply(self, x)  # type: ignore[no-untyped-call]
         return out
 
@@ -73,7 +74,7 @@ class _FixedRows(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, kernel: Fixed, x: Tensor) -> Tensor:
-        p = kernel.forward(x)
+        p = kernel.forward(x, None, kernel.value)
         ctx.kernel = kernel
         ctx.save_for_backward(p)
         return p

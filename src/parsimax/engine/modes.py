@@ -50,6 +50,7 @@ FAST_PATHS: tuple[Any, Any] = (torch._native_multi_head_attention, torch._transf
 _ONNX_HAS_LOOPS = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 13)
 
 PLAIN = (Tensor, torch.nn.Parameter)
+_block, _process = dispatch.blocks.get, dispatch.process  # what wanted_in_eager_code() asks, without its call
 _BUILT, _DTYPES, _QUICK = backends.CPU.problem is None, backends.CPU.dtypes, ("auto", backends.CPU.name)  # for quick()
 TRACEABLE = (*PLAIN, FakeTensor)
 
@@ -133,8 +134,8 @@ def quick(x: Tensor, dim: int) -> bool:
     return (
         type(x) in PLAIN
         and _BUILT
-        and not torch.compiler.is_compiling()
-        and dispatch.wanted_in_eager_code() in _QUICK
+        and not torch.compiler.is_dynamo_compiling()  # other tracers are modes, or bring tensors of their own
+        and (_process.default if (block := _block()) is None else block[0]) in _QUICK
         and x.is_cpu
         and x.dtype in _DTYPES
         and x.dim() > 0

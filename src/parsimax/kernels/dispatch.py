@@ -56,23 +56,23 @@ class _Traced(threading.local):
 
 Blocks = tuple[str, Any]  # (the choice of the innermost block, the blocks around it)
 
-_state = _State()
+process = _State()
 _traced = _Traced()
-_blocks: ContextVar[Blocks | None] = ContextVar("parsimax.kernels", default=None)
+blocks: ContextVar[Blocks | None] = ContextVar("parsimax.kernels", default=None)
 _trial: ContextVar[bool] = ContextVar("parsimax.trial", default=False)  # a call is made to see what it asks for
 
 
 def wanted() -> str:
     """The choice that holds here."""
     if torch.compiler.is_dynamo_compiling():
-        return _traced.inner or _state.default
+        return _traced.inner or process.default
     return wanted_in_eager_code()
 
 
 def wanted_in_eager_code() -> str:
     """The same where it is known that nothing is being compiled."""
-    blocks = _blocks.get()
-    return _state.default if blocks is None else blocks[0]
+    found = blocks.get()
+    return process.default if found is None else found[0]
 
 
 class use(ContextDecorator):
@@ -103,16 +103,16 @@ class use(ContextDecorator):
         if torch.compiler.is_dynamo_compiling():
             self._outer = _traced.inner
         else:
-            _blocks.set((self.kernels, _blocks.get()))
+            blocks.set((self.kernels, blocks.get()))
         _traced.inner = self.kernels
 
     def __exit__(self, *error: object) -> None:
         if torch.compiler.is_dynamo_compiling():
             _traced.inner = self._outer
             return
-        blocks = _blocks.get()
-        outer = None if blocks is None else blocks[1]
-        _blocks.set(outer)
+        found = blocks.get()
+        outer = None if found is None else found[1]
+        blocks.set(outer)
         _traced.inner = None if outer is None else outer[0]
 
     def __call__(self, function: Function) -> Function:
@@ -152,7 +152,7 @@ def set_default(kernels: str) -> None:
         >>> import torch, parsimax
         >>> parsimax.set_kernels("auto")
     """
-    _state.default = _checked(kernels, "set_kernels")
+    process.default = _checked(kernels, "set_kernels")
 
 
 class Requested(Exception):
@@ -177,8 +177,8 @@ def served(request: Request) -> bool:
         if asked != "auto":
             raise RuntimeError(f"{request.name}: the {backend.title} were asked for, but {'; '.join(reasons)}")
         missed = backend.problem is not None and request.name in backend.serves
-        if missed and not _state.told and all(t.device.type == backend.device for t in request.tensors):
-            _state.told = True
+        if missed and not process.told and all(t.device.type == backend.device for t in request.tensors):
+            process.told = True
             warnings.warn(f"parsimax runs in plain torch, which is slower: {backend.problem}", stacklevel=4)
     return False
 

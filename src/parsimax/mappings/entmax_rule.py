@@ -76,15 +76,11 @@ def _second_remainder(y: Tensor) -> Tensor:
 def fixed_entmax(alpha: float) -> Fixed:
     """entmax of a fixed α without anything to check, for :func:`~parsimax.engine.modes.quick` calls."""
 
-    def forward(x: Tensor) -> Tensor:
-        p: Tensor = _entmax_fwd(x, None, alpha)
-        return p
-
     def backward(p: Tensor, g: Tensor) -> Tensor:
         dx: Tensor = _entmax_dx(p, g, alpha)
         return dx
 
-    return Fixed(forward, backward, lambda p, g: entmax_rule(p, g, None, alpha)[0])
+    return Fixed(_entmax_fwd, alpha, backward, lambda p, g: entmax_rule(p, g, None, alpha)[0])
 
 
 def entmax_kernel(value: float | None) -> RowKernel:
