@@ -56,7 +56,6 @@ MORE: list[tuple[str, Any]] = [
     (r"^(mamba_n_heads|n_mamba_heads)$", 4),
     (r"^(mamba_d_state|state_size|mamba_d_head|mamba_headdim)$", 16),
     (r"^(linear_num_key_heads|linear_num_value_heads|linear_num_heads)$", 4),
-    (r"^linear_(key_|value_)?head_dim$", 8),
     (r"^(base_channels|stem_channels|num_channels_latent|codebook_dim|latent_channels|z_channels)$", 32),
     (r"^(num_queries|num_latents|num_query_tokens|codebook_size|num_embeddings)$", lambda old: min(old, 16)),
     (r"_vocab_size$|_vocab_size_base$", lambda old: min(old, 99)),
@@ -164,10 +163,18 @@ def _classes(kind: str) -> Iterator[Any]:
         for name in [found] if isinstance(found, str) else found or ():
             if hasattr(transformers, name):
                 yield getattr(transformers, name)
-    # Parts of models have configs of their own, and classes that no auto class makes.
-    for found in sorted(_in_package(kind), key=lambda found: not found.__name__.endswith("Model")):
-        if issubclass(found, transformers.PreTrainedModel) and not found.__name__.endswith("PreTrainedModel"):
-            yield found
+    # Parts of models have configs of their own, and classes that no auto class makes: exported, or else inside.
+    config_class = configuration_auto.CONFIG_MAPPING[kind]
+    package = importlib.import_module(config_class.__module__.rsplit(".", 1)[0])
+    exported = (getattr(package, name) for name in dir(package))
+    own = [found for found in exported if _is_model(found) and found.config_class is config_class]
+    inside = sorted(_in_package(kind), key=lambda found: not found.__name__.endswith("Model"))
+    yield from (found for found in (*own, *inside) if _is_model(found))
+
+
+def _is_model(found: Any) -> bool:
+    model = isinstance(found, type) and issubclass(found, transformers.PreTrainedModel)
+    return model and not found.__name__.endswith("PreTrainedModel")
 
 
 def _in_package(kind: str) -> Iterator[type[nn.Module]]:
@@ -179,8 +186,9 @@ def _in_package(kind: str) -> Iterator[type[nn.Module]]:
         return
     for found in vars(package).values():
         if isinstance(found, type) and issubclass(found, nn.Module) and found.__module__ == package.__name__:
-            taken = inspect.signature(found.__init__).parameters.get("config")
-            if config_class in (found.__dict__.get("config_class"), taken and taken.annotation):
+            taken = getattr(inspect.signature(found.__init__).parameters.get("config"), "annotation", None)
+            says = isinstance(taken, type) and issubclass(taken, transformers.PreTrainedConfig)
+            if config_class is (taken if says else getattr(found, "config_class", None)):
                 yield found
 
 
@@ -215,7 +223,7 @@ def _small_configs(kind: str, cls: type, everything: bool = True) -> Iterator[An
         ways += [(_shrunk, rules) for rules in without]
     problems = []
     for way, rules in ways:
-        most = WIDE if len(rules) < len(RULES) - 1 else MOST
+        most = WIDE if rules in (GENTLE, []) else MOST
         config, problem = _tried(cls, lambda way=way, rules=rules: way(config_class, base, rules, special), most)
         problems.append(problem)
         if problem is None:
@@ -499,6 +507,7 @@ TABLE: list[dict[str, Any]] = [
     {"pixel_values": lambda s: (32, s.flat), "grid_thw": GRID},
     {"pixel_values": lambda s: (32, s.channels, s.patch, s.patch), "grid_thw": GRID},
     {"pixel_values": lambda s: (1, 32, s.channels, s.patch, s.patch), "grid_thw": GRID},
+    {"pixel_values": lambda s: (1, s.channels, s.patch, 32 * s.patch), "target_sizes": GRID[:, 1:]},
     {"pixel_values": lambda s: (2, 16, s.flat), "pixel_attention_mask": [2, 16]},
     {
         "pixel_values": lambda s: (2, 16, s.flat),

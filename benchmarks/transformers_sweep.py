@@ -117,6 +117,8 @@ def entmax_for_softmax(model: Any, given: dict[str, Any]) -> float | None:
     before = [(config, config._attn_implementation) for config in _configs(model)]
     try:
         model.set_attn_implementation("eager")
+        for config, _ in before:  # the copies too that a part of the model made for itself
+            config._attn_implementation = {"": "eager"}
         try:
             plain = _run(model, given)
         except Exception:
@@ -302,7 +304,7 @@ What `parsimax.huggingface.sparsify` does with {total} of the {known} config typ
 |---|---|---|
 | right | {right} | every check that applies passed |
 | refused | {refused} | `sparsify` or the first call raises, with the reason below |
-| not built | {built} | no small config or no inputs were found for the model, or its own output is not deterministic |
+| not built | {built} | no model of its own, a package is missing, no small config or inputs found, or random output |
 | wrong | {wrong} | a check failed |
 
 The checks: **softmax** against the model's own attention; **entmax**, α = 1.5, against the model's eager function with
@@ -311,6 +313,10 @@ loaded by the plain `from_pretrained` with a learned α. A check that does not a
 function that does more than softmax, that fails, or that is not what the model computes by itself) is left out.
 *Layers* are those that asked for their mapping in the pass, of all that have one. A row is of the last time that its
 type was tried: the script tries some types again and keeps the rest, so that rows may be older than the versions above.
+Most of those not built were last tried with `--quick`, which leaves out small configs where one rule is put back.
+
+The sweep needs torch and `transformers`. Types that say so below need another package besides: `timm` (which cannot be
+imported without `torchvision`), `natten`, `detectron2` or `torchaudio`; none of them was there.
 
 """
 
