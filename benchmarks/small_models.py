@@ -203,7 +203,7 @@ def _no_model(kind: str) -> str:
         part = max(parts, key=lambda name: config_class.__name__.startswith(name))
         return f"no model of its own: {part} is a plain module inside other models"
     if importlib.util.find_spec(_modeling(config_class)) is None:
-        return "no model of its own: a config with a tokenizer or a processor, for checkpoints of other types"
+        return "no model of its own: its package has no modeling file, its checkpoints are of other types"
     return f"no model of its own: no class of {_modeling(config_class).rsplit('.', 1)[-1]} is made from its config"
 
 

@@ -80,7 +80,7 @@ def test_a_part_with_a_config_of_its_own_is_compared_too():
 
 @pytest.mark.parametrize(
     ("kind", "why"),
-    [("sam_mask_decoder", "SamMaskDecoder is a plain module"), ("nougat", "a tokenizer or a processor")],
+    [("sam_mask_decoder", "SamMaskDecoder is a plain module"), ("nougat", "no modeling file")],
 )
 def test_a_type_without_a_model_says_so(kind, why):
     result = transformers_sweep.check(kind)
