@@ -313,8 +313,8 @@ loaded by the plain `from_pretrained` with a learned α. A check that does not a
 function that does more than softmax, that fails, or that is not what the model computes by itself) is left out.
 *Layers* are those that asked for their mapping in the pass, of all that have one. A row is of the last time that its
 type was tried: the script tries some types again and keeps the rest, so that rows may be older than the versions above.
-Those not built were last tried with `--quick`, which leaves out small configs where one rule is put back, and a limit of
-15 to 40 seconds, or are rows of an older builder.
+Those not built were last tried with `--quick`, which leaves out small configs where one rule is put back, and a limit
+of 15 to 40 seconds, or are rows of an older builder.
 
 The sweep needs torch and `transformers`. Types that say so below need another package besides: `timm` (which cannot be
 imported without `torchvision`), `natten`, `detectron2` or `torchaudio`; none of them was there.
