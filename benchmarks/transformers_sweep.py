@@ -2,6 +2,7 @@
 
     python benchmarks/transformers_sweep.py                     go on where it stopped, then write the table
     python benchmarks/transformers_sweep.py --only bert gpt2    these again
+    python benchmarks/transformers_sweep.py --quick …           with fewer small configs, where none is found soon
     python benchmarks/transformers_sweep.py --table             only write the table
 
 Each type runs in a process of its own, so that a crash ends nothing; each result is a line of OUT/results.jsonl. The
@@ -37,13 +38,14 @@ sys.path.insert(0, str(Path(__file__).parent))
 import small_models
 
 HERE = Path(__file__).resolve().parent.parent
+WARM = ("bert", "llama", "t5", "clip", "whisper")
 TOLERANCE = 1e-5  # of the largest output: some models compute parts of attention in float32
 
 
-def check(kind: str) -> dict[str, Any]:
+def check(kind: str, quick: bool = False) -> dict[str, Any]:
     """What became of one type: ``status`` and ``why``, and which checks it went through."""
     try:
-        model = small_models.build(kind)
+        model = small_models.build(kind, quick)
         kinds = small_models.inputs(model)
     except Exception as error:
         return {"status": "not built", "why": f"{type(error).__name__}: {_short(error)}"}
@@ -115,6 +117,8 @@ def entmax_for_softmax(model: Any, given: dict[str, Any]) -> float | None:
     before = [(config, config._attn_implementation) for config in _configs(model)]
     try:
         model.set_attn_implementation("eager")
+        for config, _ in before:  # the copies too that a part of the model made for itself
+            config._attn_implementation = {"": "eager"}
         try:
             plain = _run(model, given)
         except Exception:
@@ -237,23 +241,23 @@ def _short(error: Exception) -> str:
     return " ".join(str(error).split())[:240] or type(error).__name__
 
 
-def _child(kind: str, out: Any) -> None:
+def _child(kind: str, quick: bool, out: Any) -> None:
     os.environ["TQDM_DISABLE"] = "1"
     torch.set_num_threads(1)
     transformers.logging.set_verbosity_error()
     sys.stdout = sys.stderr = open(os.devnull, "w")  # noqa: SIM115
     warnings.simplefilter("ignore")
     try:
-        out.send(check(kind))
+        out.send(check(kind, quick))
     except Exception as error:
         out.send({"status": "wrong", "why": f"{type(error).__name__}: {_short(error)}"})
 
 
-def run_one(kind: str, timeout: float) -> dict[str, Any]:
+def run_one(kind: str, timeout: float, quick: bool = False) -> dict[str, Any]:
     """In a process of its own: forked, since the imports take longer than the checks."""
     context = multiprocessing.get_context("fork")
     mine, theirs = context.Pipe(duplex=False)
-    child = context.Process(target=_child, args=(kind, theirs))
+    child = context.Process(target=_child, args=(kind, quick, theirs))
     start = time.monotonic()
     child.start()
     theirs.close()
@@ -273,6 +277,7 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", default=None, metavar="TYPE")
     parser.add_argument("--again", nargs="+", default=(), metavar="STATUS", help='such as "wrong": try these again')
     parser.add_argument("--timeout", type=float, default=240)
+    parser.add_argument("--quick", action="store_true", help="no small configs with one rule left out")
     parser.add_argument("--table", action="store_true", help="run nothing")
     parser.add_argument("--markdown", type=Path, default=HERE / "docs" / "huggingface_models.md")
     given = parser.parse_args()
@@ -280,8 +285,10 @@ def main() -> None:
     file = given.out / "results.jsonl"
     done = {line["type"]: line for line in map(json.loads, file.read_text().splitlines())} if file.exists() else {}
     wanted = given.only or [k for k in small_models.types() if k not in done or done[k]["status"] in given.again]
+    for kind in WARM if wanted and not given.table else ():
+        small_models.build(kind)  # imports that every child would do again
     for number, kind in enumerate([] if given.table else wanted, 1):
-        done[kind] = run_one(kind, given.timeout)
+        done[kind] = run_one(kind, given.timeout, given.quick)
         with file.open("a") as lines:
             lines.write(json.dumps(done[kind]) + "\n")
         print(f"{number}/{len(wanted)} {kind}: {done[kind]['status']} {done[kind].get('why', '')}", flush=True)
@@ -297,7 +304,7 @@ What `parsimax.huggingface.sparsify` does with {total} of the {known} config typ
 |---|---|---|
 | right | {right} | every check that applies passed |
 | refused | {refused} | `sparsify` or the first call raises, with the reason below |
-| not built | {built} | no small config or no inputs were found for the model, or its own output is not deterministic |
+| not built | {built} | no model of its own, a package is missing, no small config or inputs found, or random output |
 | wrong | {wrong} | a check failed |
 
 The checks: **softmax** against the model's own attention; **entmax**, α = 1.5, against the model's eager function with
@@ -306,6 +313,11 @@ loaded by the plain `from_pretrained` with a learned α. A check that does not a
 function that does more than softmax, that fails, or that is not what the model computes by itself) is left out.
 *Layers* are those that asked for their mapping in the pass, of all that have one. A row is of the last time that its
 type was tried: the script tries some types again and keeps the rest, so that rows may be older than the versions above.
+Those not built were last tried with `--quick`, which leaves out small configs where one rule is put back, and a limit
+of 15 to 40 seconds, or are rows of an older builder.
+
+The sweep needs torch and `transformers`. Types that say so below need another package besides: `timm` (which cannot be
+imported without `torchvision`), `natten`, `detectron2` or `torchaudio`; none of them was there.
 
 """
 

@@ -61,6 +61,32 @@ def test_the_sweep_can_fail(monkeypatch):
     assert transformers_sweep.check("mpnet")["status"] == "refused"
 
 
+@pytest.mark.parametrize("kind", ["dots1", "qwen2_vl_text", "qwen2_vl_vision"])
+def test_what_the_first_rules_do_not_build(kind):
+    """Fields that are None, rotations in three parts, and inputs of a part."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        result = transformers_sweep.check(kind, quick=True)
+    assert result["status"] == "right" and result["reached"] == result["layers"], result
+
+
+def test_a_part_with_a_config_of_its_own_is_compared_too():
+    """X-CLIP copies a config inside, which ``set_attn_implementation`` does not find: its layers stayed softmax."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        result = transformers_sweep.check("xclip", quick=True)
+    assert result["status"] == "right" and "entmax" in result["checks"], result
+
+
+@pytest.mark.parametrize(
+    ("kind", "why"),
+    [("sam_mask_decoder", "SamMaskDecoder is a plain module"), ("nougat", "no modeling file")],
+)
+def test_a_type_without_a_model_says_so(kind, why):
+    result = transformers_sweep.check(kind)
+    assert result["status"] == "not built" and why in result["why"]
+
+
 def test_every_page_row_comes_from_a_result(tmp_path):
     rows = [
         {"type": "a", "status": "right", "model": "A", "checks": ["softmax"], "reached": 1, "layers": 2, "warned": []},
