@@ -47,6 +47,15 @@ QUICK_CASES = 2
 LONG = {"test_demo", "test_recipes", "test_runs", "test_digits", "test_report", "test_one_file", "test_kernel_sources"}
 LONG |= {"test_huggingface_models", "test_huggingface_parallel", "test_huggingface_saving", "test_huggingface_sweep"}
 LONG |= {
+    "test_ape",
+    "test_finetune",
+    "test_multilabel",
+    "test_latent_recipes",
+    "test_lm",
+    "test_triton",
+    "test_triton_compile",
+}
+LONG |= {
     "test_inductor",
     "test_exporting",
     "test_install",
@@ -70,7 +79,8 @@ def pytest_collection_modifyitems(config, items):
     for item in items:
         name = (item.path, getattr(item, "originalname", item.name))
         seen[name] += 1
-        (left_out if seen[name] > QUICK_CASES or item.path.stem in LONG else kept).append(item)
+        long = item.path.stem in LONG or "lower_instruction_sets" in item.name
+        (left_out if seen[name] > QUICK_CASES or long else kept).append(item)
     items[:] = kept
     config.hook.pytest_deselected(items=left_out)
 

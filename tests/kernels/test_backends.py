@@ -2,6 +2,7 @@
 
 import copy
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 import torch
@@ -138,6 +139,7 @@ class Counted:
 
     def __init__(self, monkeypatch):
         self.ran = Counter()
+        from parsimax.engine.fused import Fixed, _FixedRows
         from parsimax.mappings import entmax_rule
 
         def spied(overload):
@@ -150,7 +152,9 @@ class Counted:
         packets = {name: getattr(torch.ops.parsimax, name) for name in schemas.OPERATORS}
         for name, packet in packets.items():
             monkeypatch.setattr(torch.ops.parsimax, name, spied(packet.default))
-        monkeypatch.setattr(entmax_rule, "_entmax_fwd", spied(packets["_entmax_fwd"].default))
+        forward = spied(packets["_entmax_fwd"].default)
+        monkeypatch.setattr(entmax_rule, "_entmax_fwd", forward)
+        monkeypatch.setattr(Fixed, "__call__", lambda fixed, x: _FixedRows.apply(replace(fixed, forward=forward), x))
 
 
 @pytest.fixture
