@@ -76,7 +76,11 @@ def pair(output: str, attention: str) -> list[str]:
 
 
 def three(output: str, attention: str, *more: str) -> list[str]:
-    kinds = [f"model.{kind}.mapping={attention}" for kind in ("encoder", "decoder", "context")]
+    kinds = [
+        word
+        for kind in ("encoder", "decoder", "context")
+        for word in (f"model.{kind}.mapping={attention}", f"model.{kind}.alpha=1.5")  # learned, if not told
+    ]
     return [f"model.output.mapping={output}", *kinds, *more]
 
 
