@@ -31,6 +31,10 @@ SIZES = {
     "bottleneck": ["contexts=300", "classes=30", "width=3", "steps=40", "eval_every=4"],
     "digits": ["width=8", "steps=60", "eval_every=3"],
     "emergent": ["width=16", "hidden=8", "messages=20", "steps=20", "eval_every=2", "baseline=8"],
+    "finetune": [
+        *("width=16", "heads=2", "layers=1", "inner=16", "pretrain=2", "vocabulary=150"),
+        *("steps=12", "eval_every=2", "batch_tokens=256"),
+    ],
     "inflection": ["width=8", "layers=1", "steps=12", "eval_every=2", "batch_tokens=64", "beam=1", "longest=3"],
     "lm": [
         *("embedding=8", "hidden=12", "columns=4", "window=6", "vocabulary=50", "eval_words=200"),

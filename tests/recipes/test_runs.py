@@ -32,6 +32,7 @@ RECIPES = [
     "bottleneck",
     "digits",
     "emergent",
+    "finetune",
     "inflection",
     "lm",
     "multilabel",
