@@ -149,7 +149,6 @@ PLANS = {
         {"train.lr": (0.01, 0.005, 0.02, 0.04), "model.dropout": (0.3, 0.5)},
         {"model.dropout": 0.3},
         "accuracy",
-        seeds=(1, 2),
         common=(
             "data.languages=turkish",
             "model.width=64",
