@@ -1,4 +1,4 @@
-"""The contract of DESIGN.md, point 5: derivatives in every mode of torch, for every mapping and every loss.
+"""The contract of CONTRIBUTING.md, point 5: derivatives in every mode of torch, for every mapping and every loss.
 
 The truth is that of central differences, and it is checked to be far from zero: a silent zero cannot pass.
 """

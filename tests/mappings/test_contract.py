@@ -1,4 +1,4 @@
-"""The contract of DESIGN.md, points 1 to 3: every mapping of the registry through every line of it."""
+"""The contract of CONTRIBUTING.md, points 1 to 3: every mapping of the registry through every line of it."""
 
 import pytest
 import torch

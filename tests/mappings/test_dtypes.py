@@ -1,4 +1,4 @@
-"""The contract of DESIGN.md, point 4: what comes out in which dtype, and rounded how."""
+"""The contract of CONTRIBUTING.md, point 4: what comes out in which dtype, and rounded how."""
 
 import pytest
 import torch

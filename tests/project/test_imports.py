@@ -1,4 +1,4 @@
-"""What parsimax imports: torch and nothing else; inside, only what the table of rooms in DESIGN.md allows."""
+"""What parsimax imports: torch and nothing else; inside, only what the table of rooms below allows."""
 
 import ast
 import subprocess
