@@ -456,3 +456,15 @@ def test_every_operator_has_a_sample():
 def test_opcheck(at):
     name, args = SAMPLES[at]
     torch.library.opcheck(getattr(torch.ops.parsimax, name).default, args)
+
+
+def test_a_second_back_end_of_a_device_is_refused():
+    slow = replace(backends.CPU, name="slow")
+    with pytest.raises(ValueError, match="back end slow: cpu has the back end cpu already"):
+        backends.by_device([backends.CPU, slow])
+
+
+def test_a_reason_is_given_once():
+    x = torch.zeros(2, device="meta")
+    reasons = backends.CPU.reasons_against(backends.Request("entmax", backends.EAGER, (x, x), {}))
+    assert reasons == ["a tensor is on meta, the C++ kernels run on cpu"]

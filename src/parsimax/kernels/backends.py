@@ -7,7 +7,7 @@ here. A caller says what it was asked for (a :class:`Request`) and never whether
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -208,12 +208,12 @@ class Backend:
         if request.mode == TRANSFORM:
             reasons.append("torch.func, forward mode or a tensor subclass looks at the call: only the formula can")
         if request.name not in self.serves:
-            return [*reasons, f"there is no {self.title.removesuffix('s')} for {request.name}"]
+            return [*dict.fromkeys(reasons), f"there is no {self.title.removesuffix('s')} for {request.name}"]
         for condition in self.serves[request.name]:
             reason = condition(request)
             if reason is not None:
                 reasons.append(reason)
-        return reasons
+        return list(dict.fromkeys(reasons))  # one of several tensors is as good as another
 
 
 _LOSS = (_soft, _other_loss, _smoothed)
@@ -309,7 +309,18 @@ def formulas_of(device: str, asked: str) -> str:
     return TORCH if asked == TORCH or device in ("cpu", "meta") else LEAN
 
 
-_OF_DEVICE = {backend.device: (backend,) for backend in BACKENDS.values()}
+def by_device(backends: Iterable[Backend]) -> dict[str, tuple[Backend, ...]]:
+    """torch has room for one implementation of an operator for each kind of device, and so for one back end."""
+    found: dict[str, tuple[Backend, ...]] = {}
+    for backend in backends:
+        if backend.device in found:
+            (other,) = found[backend.device]
+            raise ValueError(f"back end {backend.name}: {backend.device} has the back end {other.name} already")
+        found[backend.device] = (backend,)
+    return found
+
+
+_OF_DEVICE = by_device(BACKENDS.values())
 
 
 def near(request: Request, asked: str) -> tuple[Backend, ...]:
