@@ -129,6 +129,15 @@ def encoders(data: str, *words: str) -> Plan:
     )
 
 
+SMALL_INFLECTION = (
+    "model.width=64",
+    "search.exact_budget=0",
+    "train.steps=1200",
+    "train.batch_tokens=512",
+    "train.eval_every=150",
+    "train.patience=3",
+    "train.tensorboard=false",
+)
 PLANS = {
     "scene": several_labels("scene", 0.834),
     "yeast": several_labels("yeast", 0.715),
@@ -149,16 +158,24 @@ PLANS = {
         {"train.lr": (0.01, 0.005, 0.02, 0.04), "model.dropout": (0.3, 0.5)},
         {"model.dropout": 0.3},
         "accuracy",
-        common=(
-            "data.languages=turkish",
-            "model.width=64",
-            "search.exact_budget=0",
-            "train.steps=1200",
-            "train.batch_tokens=512",
-            "train.eval_every=150",
-            "train.patience=3",
-            "train.tensorboard=false",
-        ),
+        common=("data.languages=turkish", *SMALL_INFLECTION),
+    ),
+    "inflection-chosen": Plan(  # another language, with what each cell chose on Turkish
+        "inflection",
+        "sigmorphon",
+        {
+            "softmax / softmax": [*pair("softmax", "softmax"), "train.lr=0.02", "model.dropout=0.3"],
+            "1.5-entmax / 1.5-entmax": [*pair("entmax", "entmax"), "train.lr=0.02", "model.dropout=0.3"],
+            "softmax / 1.5-entmax": [*pair("softmax", "entmax"), "train.lr=0.01", "model.dropout=0.5"],
+            "1.5-entmax / softmax": [*pair("entmax", "softmax"), "train.lr=0.02", "model.dropout=0.3"],
+            "sparsemax / sparsemax": [*pair("sparsemax", "sparsemax"), "train.lr=0.02", "model.dropout=0.3"],
+        },
+        {},
+        {},
+        "accuracy",
+        seeds=(1, 2),
+        first=5,
+        common=("data.languages=spanish", *SMALL_INFLECTION),
     ),
     "translation": Plan(
         "translation",
