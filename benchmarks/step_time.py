@@ -49,21 +49,22 @@ def with_sdpa(model: nn.Module) -> nn.Module:
     return model
 
 
-def watched(model: nn.Module) -> None:
-    """Name what runs inside attention cores, so that the profiler can tell it from the rest; both passes."""
+def watched(model: Any) -> None:
+    """Name what runs inside attention cores and the loss, so that the profiler can tell it from the rest."""
 
-    def named(core: nn.Module, title: str) -> None:
-        forward = core.forward
+    def named(owner: Any, method: str, title: str) -> None:
+        real = getattr(owner, method)
 
         def inner(*given: Any, **options: Any) -> Any:
             with record_function(title):
-                return forward(*given, **options)
+                return real(*given, **options)
 
-        core.forward = inner  # type: ignore[method-assign]
+        setattr(owner, method, inner)
 
+    named(model.output, "loss", "output loss")
     for module in model.modules():
         if isinstance(module, (AttentionCore, Dense)):
-            named(module, "attention")
+            named(module, "forward", "attention")
 
 
 def step(model: Any, batch: Any, smoothing: float) -> None:
@@ -73,14 +74,7 @@ def step(model: Any, batch: Any, smoothing: float) -> None:
 
 KINDS = {
     "attention": ("attention", "scaled_dot_product", "flash"),
-    "loss of the output": (
-        "cross_entropy",
-        "nll_loss",
-        "log_softmax",
-        "entmax_loss",
-        "linear_entmax",
-        "parsimax::loss",
-    ),
+    "loss of the output": ("output loss", "cross_entropy", "nll_loss", "log_softmax", "_loss"),
 }
 
 
