@@ -35,6 +35,7 @@ import parsimax
 from parsimax.huggingface import desparsify, sparsify
 
 sys.path.insert(0, str(Path(__file__).parent))
+import small_inputs
 import small_models
 
 HERE = Path(__file__).resolve().parent.parent
@@ -46,7 +47,7 @@ def check(kind: str, quick: bool = False) -> dict[str, Any]:
     """What became of one type: ``status`` and ``why``, and which checks it went through."""
     try:
         model = small_models.build(kind, quick)
-        kinds = small_models.inputs(model)
+        kinds = small_inputs.inputs(model)
     except Exception as error:
         return {"status": "not built", "why": f"{type(error).__name__}: {_short(error)}"}
     result: dict[str, Any] = {"model": type(model).__name__, "checks": []}
@@ -93,7 +94,7 @@ def _watched(model: Any, given: dict[str, Any]) -> tuple[dict[str, torch.Tensor]
 
 def _run(model: Any, given: dict[str, Any]) -> dict[str, torch.Tensor]:
     with torch.no_grad():
-        return {name: value for name, value in small_models.outputs(model, given).items() if value.isfinite().all()}
+        return {name: value for name, value in small_inputs.outputs(model, given).items() if value.isfinite().all()}
 
 
 def _distance(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> float:

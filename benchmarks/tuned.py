@@ -24,6 +24,7 @@ import os
 import sys
 import tempfile
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
@@ -160,7 +161,7 @@ PLANS = {
         "accuracy",
         common=("data.languages=turkish", *SMALL_INFLECTION),
     ),
-    "inflection-chosen": Plan(  # another language, with what each cell chose on Turkish
+    "spanish": Plan(  # inflection of another language, with what each cell chose on Turkish
         "inflection",
         "sigmorphon",
         {
@@ -176,6 +177,7 @@ PLANS = {
         seeds=(1, 2),
         first=5,
         common=("data.languages=spanish", *SMALL_INFLECTION),
+        data="spanish",
     ),
     "translation": Plan(
         "translation",
@@ -281,6 +283,8 @@ def command(*words: str) -> tuple[int, str]:
                 os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
                 os.dup2(said.fileno(), 2)
                 status = cli.main(list(words))
+            except BaseException:
+                traceback.print_exc()
             finally:
                 sys.stderr.flush()
                 os._exit(status)

@@ -71,13 +71,16 @@ def short(key: str) -> str:
 
 
 def page(plan: Plan, rows: list[Row]) -> str:
+    tuned = (
+        f"Each cell chose {' and '.join(map(short, plan.grid))} from the same grid by its own dev {plan.figure} "
+        "(the table of the tuning has every try); what it chose was trained with the seeds given."
+    )
     about = (
         f"Printed by `python benchmarks/tuned.py table {plan.data or plan.recipe} --runs RUNS` from what `run` trained "
         f"there: {', '.join(plan.common) or 'the shipped settings'}, the rest as "
         f"{f'`{plan.config}.yaml` has it' if plan.config else 'it is by default'}. "
-        f"Each cell chose {' and '.join(map(short, plan.grid))} from the same grid by its own dev {plan.figure} "
-        "(the table of the tuning has every try); what it chose was trained with the seeds given. Means over seeds, "
-        "the lowest and the highest in brackets; test data, which nothing was chosen by."
+        f"{tuned if plan.grid else 'Nothing was tuned on these data: the settings of a cell are in the plan.'} "
+        "Means over seeds, the lowest and the highest in brackets; test data, which nothing was chosen by."
     )
     lines = [
         f"# {plan.recipe.capitalize()}{f', {plan.data}' if plan.data else ''}: measured",
@@ -86,7 +89,7 @@ def page(plan: Plan, rows: list[Row]) -> str:
         "",
         *final(plan, rows),
         *by_language(plan, rows),
-        *tries(plan, rows),
+        *(tries(plan, rows) if plan.grid else []),
         *curves(plan, rows),
     ]
     return "\n".join(lines)

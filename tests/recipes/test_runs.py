@@ -17,7 +17,7 @@ import pytest
 import torch
 
 from parsimax import cli
-from parsimax.recipes import find
+from parsimax.recipes import RECIPES, find
 from parsimax.recipes.kit import checkpoints, durable, runs
 from parsimax.recipes.kit.settings import SettingsError
 from parsimax.recipes.kit.watch import Keeper
@@ -26,19 +26,6 @@ pytest.importorskip("sklearn")
 
 WORDS = ["digits", "width=8", "steps=12", "eval_every=4", "tensorboard=false"]
 KILLER = Path(__file__).parents[1] / "killer.py"
-RECIPES = [
-    "ape",
-    "bitvae",
-    "bottleneck",
-    "digits",
-    "emergent",
-    "finetune",
-    "inflection",
-    "lm",
-    "multilabel",
-    "ssvae",
-    "translation",
-]
 KILLS = {"digits": 6, "translation": 1}
 
 
