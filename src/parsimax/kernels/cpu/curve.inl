@@ -11,15 +11,26 @@ template <class T> inline V<T> horner(V<T>, V<T> acc) { return acc; }
 template <class T, class... R> inline V<T> horner(V<T> x, V<T> acc, double c, R... rest) {  // highest first
   return horner<T>(x, fma<T>(acc, x, all<T>(c)), rest...);
 }
+template <class T> constexpr double MAGIC = same<T, float> ? 0x1.8p23 : 0x1.8p52;  // adding it rounds to an integer
 template <class T> inline V<T> nearest(V<T> t) {
 #if defined(__AVX512F__)
   if constexpr (same<T, float>) return _mm512_roundscale_ps(t, 8);
   else return _mm512_roundscale_pd(t, 8);
 #else
-  const T magic = same<T, float> ? T(0x1.8p23) : T(0x1.8p52);  // adding it rounds to an integer
-  const V<T> r = t + magic;
-  return r - magic;
+  const V<T> r = t + T(MAGIC<T>);
+  return r - T(MAGIC<T>);
 #endif
+}
+template <class T> constexpr int BIAS = same<T, float> ? 127 : 1023;
+// 2^n of n + MAGIC for a whole number n >= -BIAS, and 0 for n = -BIAS. The lowest bits of the sum are those of n; what
+// else there is of MAGIC is shifted out.
+template <class T> inline V<T> power2(V<T> sum) {
+  VL<std::make_unsigned_t<I<T>>, W<T>> bits;
+  __builtin_memcpy(&bits, &sum, VB);
+  bits = (bits + BIAS<T>) << (same<T, float> ? 23 : 52);
+  V<T> power;
+  __builtin_memcpy(&power, &bits, VB);
+  return power;
 }
 template <class T>
 inline V<T> scale2(V<T> v, V<T> n) {  // v 2^n, n a whole number; flushed to 0 below the normal numbers
@@ -27,18 +38,8 @@ inline V<T> scale2(V<T> v, V<T> n) {  // v 2^n, n a whole number; flushed to 0 b
   if constexpr (same<T, float>) return _mm512_scalef_ps(v, n);
   else return _mm512_scalef_pd(v, n);
 #else
-  constexpr int BIAS = same<T, float> ? 127 : 1023, MANT = same<T, float> ? 23 : 52;
-  const V<T> low = all<T>(-BIAS);
-  const V<T> magic = all<T>(same<T, float> ? 0x1.8p23 : 0x1.8p52);
-  const V<T> kept = (n > low ? n : low) + magic;
-  VI<T> e;
-  __builtin_memcpy(&e, &kept, VB);
-  VI<T> m0;
-  __builtin_memcpy(&m0, &magic, VB);
-  e = VI<T>(VL<std::make_unsigned_t<I<T>>, W<T>>(e - m0 + BIAS) << MANT);
-  V<T> f;
-  __builtin_memcpy(&f, &e, VB);
-  return v * f;
+  const V<T> low = all<T>(-BIAS<T>);
+  return v * power2<T>((n > low ? n : low) + T(MAGIC<T>));
 #endif
 }
 template <class T> inline V<T> exp2_part(V<T> f) {  // |f| <= 1/2
@@ -52,10 +53,17 @@ template <class T> inline V<T> exp2_part(V<T> f) {  // |f| <= 1/2
                      2.4022650695910072e-01, 6.9314718055994529e-01, 1.0);
 }
 template <class T> inline V<T> exp2(V<T> t) {
+#if defined(__AVX512F__)
   const V<T> low = all<T>(same<T, float> ? -160 : -1200);
   t = t > low ? t : low;
   const V<T> n = nearest<T>(t);
   return scale2<T>(exp2_part<T>(t - n), n);
+#else
+  const V<T> low = all<T>(-BIAS<T>);
+  t = t > low ? t : low;
+  const V<T> sum = t + T(MAGIC<T>);
+  return exp2_part<T>(t - (sum - T(MAGIC<T>))) * power2<T>(sum);
+#endif
 }
 // y = 2^e (1 + f) with f in [-1/4, 1/2)
 template <class T> inline V<T> split(V<T> y, V<T>& f) {

@@ -109,9 +109,17 @@ template <class T, class S> inline V<T> load(const S* p) {
   } else {
     VL<float, L> f;
     if constexpr (same<S, bf16>) {
-      VL<uint16_t, L> h;
-      __builtin_memcpy(&h, p, sizeof h);
-      const VL<uint32_t, L> u = __builtin_convertvector(h, VL<uint32_t, L>) << 16;
+      VL<uint32_t, L> u;
+#if defined(__AVX2__)  // GCC widens half a vector at a time
+      if constexpr (L == 8) u = (VL<uint32_t, L>)_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i*)p));
+      else
+#endif
+      {
+        VL<uint16_t, L> h;
+        __builtin_memcpy(&h, p, sizeof h);
+        u = __builtin_convertvector(h, VL<uint32_t, L>);
+      }
+      u <<= 16;
       __builtin_memcpy(&f, &u, sizeof f);
     } else {
 #if defined(__AVX512F__)
@@ -141,8 +149,16 @@ template <class S, class T> inline void store(S* p, V<T> v) {
     if constexpr (same<S, bf16>) {
       VL<uint32_t, L> u;
       __builtin_memcpy(&u, &f, sizeof u);
-      const VL<uint32_t, L> rounded = (u + 0x7fff + (u >> 16 & 1)) >> 16, quiet = u >> 16 | 64;
-      const VL<uint16_t, L> h = __builtin_convertvector(f == f ? rounded : quiet, VL<uint16_t, L>);
+      const VL<uint32_t, L> rounded = (u + 0x7fff + (u >> 16 & 1)) >> 16, quiet = u >> 16 | 64,
+                            bits = f == f ? rounded : quiet;
+#if defined(__AVX2__)  // none has more than 16 bits, which GCC does not know
+      if constexpr (L == 8) {
+        const __m256i wide = (__m256i)bits;
+        const __m128i h = _mm_packus_epi32(_mm256_castsi256_si128(wide), _mm256_extracti128_si256(wide, 1));
+        return _mm_storeu_si128((__m128i*)p, h);
+      }
+#endif
+      const VL<uint16_t, L> h = __builtin_convertvector(bits, VL<uint16_t, L>);
       __builtin_memcpy(p, &h, sizeof h);
     } else {
 #if defined(__AVX512F__)
