@@ -96,6 +96,13 @@ template <class S> inline S from_float(double a) {
   else return S(a);
 }
 
+inline V<double> as_doubles(VL<float, W<double>> v) {
+#if defined(__AVX2__) && !defined(__AVX512F__)  // GCC converts two at a time
+  return _mm256_cvtps_pd(v);
+#else
+  return __builtin_convertvector(v, V<double>);
+#endif
+}
 template <class T, class S> inline V<T> load(const S* p) {
   constexpr int L = W<T>;
   if constexpr (same<S, T>) {
@@ -105,7 +112,8 @@ template <class T, class S> inline V<T> load(const S* p) {
   } else if constexpr (same<S, float> || same<S, double>) {
     VL<S, L> v;
     __builtin_memcpy(&v, p, sizeof v);
-    return __builtin_convertvector(v, V<T>);
+    if constexpr (same<S, float>) return as_doubles(v);
+    else return __builtin_convertvector(v, V<T>);
   } else {
     VL<float, L> f;
     if constexpr (same<S, bf16>) {
@@ -133,7 +141,7 @@ template <class T, class S> inline V<T> load(const S* p) {
 #endif
     }
     if constexpr (same<T, float>) return f;
-    else return __builtin_convertvector(f, V<T>);
+    else return as_doubles(f);
   }
 }
 template <class S, class T> inline void store(S* p, V<T> v) {
@@ -432,15 +440,22 @@ template <class T> inline Doubles<T> doubles(V<T> v) {
   Doubles<T> d;
   if constexpr (same<T, double>) d.part[0] = v;
   else {
+#if defined(__AVX2__) && !defined(__AVX512F__)  // an array of halves goes through memory
+    d.part[0] = as_doubles(_mm256_castps256_ps128(v)), d.part[1] = as_doubles(_mm256_extractf128_ps(v, 1));
+#else
     VL<float, W<double>> half[PARTS<T>];
     __builtin_memcpy(half, &v, sizeof v);
-    for (int k = 0; k < PARTS<T>; k++) d.part[k] = __builtin_convertvector(half[k], V<double>);
+    for (int k = 0; k < PARTS<T>; k++) d.part[k] = as_doubles(half[k]);
+#endif
   }
   return d;
 }
 template <class T> inline V<T> rounded(const Doubles<T>& d) {
   if constexpr (same<T, double>) return d.part[0];
   else {
+#if defined(__AVX2__) && !defined(__AVX512F__)
+    return _mm256_set_m128(_mm256_cvtpd_ps(d.part[1]), _mm256_cvtpd_ps(d.part[0]));
+#endif
     VL<float, W<double>> half[PARTS<T>];
     for (int k = 0; k < PARTS<T>; k++) half[k] = __builtin_convertvector(d.part[k], decltype(half[0] + half[0]));
     V<T> v;
