@@ -26,6 +26,13 @@ struct Binomials {  // of 1/b and 1/b - 1, and n^b
     c[0] = less[0] = 1;
     for (int k = 1; k < ORDER + 2; k++) c[k] = c[k - 1] * (1 / b - k + 1) / k, less[k] = less[k - 1] * (1 / b - k) / k;
   }
+  double grown(double d) const {  // (1 + d)^(1/b)
+    const double d3 = d * d * d, left_out = c[ORDER + 1] * d3 * d3 * d3;
+    if (!(left_out < 1e-10 && left_out > -1e-10)) return exp(log(1 + d) / b);
+    double g = c[ORDER];
+    for (int k = ORDER - 1; k >= 0; k--) g = g * d + c[k];
+    return g;
+  }
 };
 inline const Binomials& binomials(const Alpha& a, i64 n) {  // most calls have one alpha and one length
   static thread_local Binomials kept;
@@ -47,7 +54,8 @@ inline double narrow_root(const Binomials& c, const double* mean) {
     const double step = (f * w - g * d) / (df - dg);
     d -= step;
     if (!(d > -0.5 && d < 0.4)) return 0;
-    if (size_of(step) < tolerance(parsimax::NARROW_ROW, 1e-7)) return 1 + d;
+    // The next step would be about the square of this one; the sum has the last word.
+    if (size_of(step) < tolerance(parsimax::NARROW_ROW, 1e-4)) return 1 + d;
   }
   return 0;
 }
@@ -97,7 +105,8 @@ template <class S> __attribute__((noinline)) bool map_narrow(const S* x, S* p, i
     }
     for (int k = 1; k <= SUMS; k++) mean[k] += double(sum<T>(s[k]));
   }
-  for (int k = 1; k <= SUMS; k++) mean[k] /= double(n);
+  const double each = 1 / double(n);
+  for (int k = 1; k <= SUMS; k++) mean[k] *= each;
   const double omega = narrow_root(c, mean), v = unit * omega;
   const double above = double(top) - double(centre), below = double(centre) - double(bottom),
                kappa = v * (above > below ? above : below);
@@ -108,7 +117,7 @@ template <class S> __attribute__((noinline)) bool map_narrow(const S* x, S* p, i
     return false;
   double power = 1, scaled[ORDER + 1];
   const double p_c =
-      exp(-log(omega) / a.b) / double(n);  // (b / v)^(1/b), not what makes the sum 1: the sum is the proof
+      1 / (c.grown(omega - 1) * double(n));  // (b / v)^(1/b), not what makes the sum 1: that is the proof
   for (int k = 0; k <= ORDER; k++) scaled[k] = c.c[k] * power * p_c, power *= omega;
   V<T> h[ORDER + 1];
   for (int k = 0; k <= ORDER; k++) h[k] = all<T>(scaled[k]);

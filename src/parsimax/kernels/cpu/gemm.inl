@@ -117,11 +117,8 @@ void product(i64 rows, i64 cols, i64 depth, const T* a, i64 a_row, i64 a_col, co
 // `width` to a panel.
 template <class T, class S> void pack_panel(const S* x, i64 stride, i64 n, i64 depth, T* panel, i64 width = NR<T>) {
   for (i64 j = 0; j < width; j += W<T>)
-    for (i64 k = 0; k < depth; k += W<T>) {
-      V<T> block[W<T>];
-      for (int i = 0; i < W<T>; i++) block[i] = j + i < n ? load<T>(x + (j + i) * stride + k) : V<T>{};
-      transpose<T>(block);
-      for (int i = 0; i < W<T>; i++) store<T, T>(panel + (k + i) * width + j, block[i]);
-    }
+    for (i64 k = 0; k < depth; k += W<T>)
+      transpose<T>([&](int i) { return j + i < n ? load<T>(x + (j + i) * stride + k) : V<T>{}; },
+                   [&](int i, V<T> v) { store<T, T>(panel + (k + i) * width + j, v); });
 }
 }  // namespace

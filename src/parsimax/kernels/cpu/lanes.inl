@@ -24,37 +24,36 @@ template <class T> struct Packed {
   void to_columns(const i64* count, i64 most, T fill) {
     for (int r = 0; r < L; r++)
       for (i64 i = count[r]; i < most; i += L) store<T, T>(row(r) + i, all<T>(fill));
-    for (i64 i = 0; i < most; i += L) {
-      V<T> t[L];
-      for (int r = 0; r < L; r++) t[r] = load<T>(row(r) + i);
-      transpose<T>(t);
-      for (int j = 0; j < L; j++) columns[i + j] = t[j];
-    }
+    for (i64 i = 0; i < most; i += L)
+      transpose<T>([&](int r) { return load<T>(row(r) + i); }, [&](int j, V<T> v) { columns[i + j] = v; });
   }
   void to_rows(const V<T>* from, i64 most) {
-    for (i64 i = 0; i < most; i += L) {
-      V<T> t[L];
-      for (int j = 0; j < L; j++) t[j] = from[i + j];
-      transpose<T>(t);
-      for (int r = 0; r < L; r++) store<T, T>(row(r) + i, t[r]);
-    }
+    for (i64 i = 0; i < most; i += L)
+      transpose<T>([&](int j) { return from[i + j]; }, [&](int r, V<T> v) { store<T, T>(row(r) + i, v); });
   }
 };
 
-// One word per vector of each of W rows, a bit per number: where what takes part stands.
+// Where what takes part stands in each of W rows: one word per vector, a bit per number; and, where there is no
+// instruction that spreads numbers by bits, the columns themselves.
+constexpr bool BY_COLUMN = VB < 64;
 template <class T> struct Marks {
   i64 vectors, stride;  // a stride has room for whole groups of HITS
+  int32_t* places;
   uint16_t* words;
   Marks(i64 n, char* room)
       : vectors((n + W<T> - 1) / W<T>),
         stride((vectors + HITS - 1) / HITS * HITS),
-        words((uint16_t*)room) {}
-  static constexpr i64 bytes(i64 n) { return W<T> * 2 * ((n + W<T> - 1) / W<T> + HITS); }
+        places((int32_t*)room),
+        words((uint16_t*)(places + BY_COLUMN * W<T> * LANE_STRIDE)) {}
+  static constexpr i64 bytes(i64 n) {
+    return W<T> * (4 * BY_COLUMN * LANE_STRIDE + 2 * ((n + W<T> - 1) / W<T> + HITS));
+  }
   uint16_t* row(int r) { return words + r * stride; }
-  // Marks what taken(r, v) takes of the `rows` rows from x on (the lanes beyond stay empty), and calls keep(r, k, at,
-  // bits) for each vector k of row r with a mark, `at` being the number of marks before it, while that is at most
-  // `limit`. Fills `count`: limit + 1 or more if there are too many. Long rows are marked one ahead: marks have left
-  // the store buffer when they are looked at.
+  int32_t* columns(int r) { return places + r * LANE_STRIDE; }
+  // Marks what taken(r), a function of a vector, takes of row r, for the `rows` rows from x on (the lanes beyond stay
+  // empty), and calls keep(r, k, at, bits, v) for each vector k of row r with a mark, v, `at` being the number of marks
+  // before it, while that is at most `limit`. Fills `count`: limit + 1 or more if there are too many. Long rows are
+  // marked one ahead: marks have left the store buffer when they are looked at.
   template <class S, class F, class G>
   void each(const S* x, i64 n, int rows, T fill, i64 limit, i64* count, F taken, G keep) {
     constexpr int L = W<T>;
@@ -62,27 +61,29 @@ template <class T> struct Marks {
     for (int r = 0; r < rows; r++) {
       const S* from = x + r * n;
       uint16_t* to = row(r);
-      auto test = [&](i64 k) {
-        return taken(r, k < whole ? load<T>(from + k * L) : load<T>(from + k * L, n - k * L, fill));
-      };
+      const auto test = taken(r);
       if (vectors > FEW) {
-        for (i64 k = 0; k < vectors; k++) to[k] = uint16_t(test(k));
-        if (r) count[r - 1] = look(r - 1, limit, keep);
+        for (i64 k = 0; k < whole; k++) to[k] = uint16_t(test(load<T>(from + k * L)));
+        if (whole < vectors) to[whole] = uint16_t(test(load<T>(from + whole * L, n - whole * L, fill)));
+        if (r) count[r - 1] = look(r - 1, x, n, fill, limit, keep);
       } else {
         i64 at = 0;
-        for (i64 k = 0; k < vectors; k++) {
-          const unsigned bits = test(k);
+        const auto one = [&](i64 k, V<T> v) {
+          const unsigned bits = test(v);
           to[k] = uint16_t(bits);
-          keep(r, k, at, bits);
+          keep(r, k, at, bits, v);
+          if constexpr (BY_COLUMN) push_index<T>(columns(r) + at, k * L, bits);
           at += __builtin_popcount(bits);
-        }
+        };
+        for (i64 k = 0; k < whole; k++) one(k, load<T>(from + k * L));
+        if (whole < vectors) one(whole, load<T>(from + whole * L, n - whole * L, fill));
         count[r] = at;
       }
     }
-    if (vectors > FEW) count[rows - 1] = look(rows - 1, limit, keep);
+    if (vectors > FEW) count[rows - 1] = look(rows - 1, x, n, fill, limit, keep);
     for (int r = rows; r < L; r++) count[r] = 0;
   }
-  template <class G> i64 look(int r, i64 limit, G keep) {
+  template <class S, class G> i64 look(int r, const S* x, i64 n, T fill, i64 limit, G keep) {
     const uint16_t* from = row(r);
     i64 at = 0;
     for (i64 first = 0; first < vectors; first += HITS) {
@@ -103,7 +104,8 @@ template <class T> struct Marks {
       if (vectors - first < HITS) hits &= (1u << (vectors - first)) - 1;
       for (; hits && at <= limit; hits &= hits - 1) {
         const i64 k = first + __builtin_ctz(hits);
-        keep(r, k, at, from[k]);
+        keep(r, k, at, from[k], load<T>(x + r * n + k * W<T>, n - k * W<T>, fill));
+        if constexpr (BY_COLUMN) push_index<T>(columns(r) + at, k * W<T>, from[k]);
         at += __builtin_popcount(from[k]);
       }
     }
@@ -140,31 +142,60 @@ inline void unpack(S* out, i64 n, const T* v, const uint16_t* marks, const S* ne
     store<S, T>(out + i, spread<T>(v, marks[k]), n - i);
   }
 }
+// The same, number by number: quicker where few of them are not zero.
 template <class T, class S>
-inline void unpack_rows(S* out, i64 n, Packed<T>& pack, Marks<T>& marks, unsigned which, bool stream, const S* next,
-                        const S* other) {
-  for (int r = 0; r < W<T>; r++)
-    if (which >> r & 1) {
-      if (stream)
-        unpack<true, T>(out + r * n, n, pack.row(r), marks.row(r), next + r * n, other ? other + r * n : nullptr);
-      else unpack<false, T>(out + r * n, n, pack.row(r), marks.row(r), next + r * n, other ? other + r * n : nullptr);
-    }
+inline void unpack(S* out, i64 n, const T* v, const int32_t* columns, i64 count, const S* next, const S* other) {
+  constexpr i64 L = W<T>, LINE = 64 / sizeof(S);
+  for (i64 i = 0; i < n; i += LINE) {
+    __builtin_prefetch(next + i);
+    if (other) __builtin_prefetch(other + i, 0, 2);
+  }
+  i64 i = 0;
+  for (; i + L <= n; i += L) store<S, T>(out + i, V<T>{});
+  if (i < n) store<S, T>(out + i, V<T>{}, n - i);
+  if constexpr (same<S, T>)
+    for (i64 j = 0; j < count; j++) out[columns[j]] = v[j];
+  else {
+    S some[LANE_STRIDE];
+    for (i64 j = 0; j < count; j += L) store<S, T>(some + j, load<T>(v + j));
+    for (i64 j = 0; j < count; j++) out[columns[j]] = some[j];
+  }
+}
+template <class T, class S>
+inline void unpack_rows(S* out, i64 n, Packed<T>& pack, Marks<T>& marks, const i64* count, i64 most, unsigned which,
+                        bool stream, const S* next, const S* other) {
+  const bool by_column = BY_COLUMN && 2 * most <= n;
+  for (int r = 0; r < W<T>; r++) {
+    if (!(which >> r & 1)) continue;
+    S* to = out + r * n;
+    const S *here = next + r * n, *there = other ? other + r * n : nullptr;
+    if (by_column) unpack<T>(to, n, pack.row(r), marks.columns(r), count[r], here, there);
+    else if (stream) unpack<true, T>(to, n, pack.row(r), marks.row(r), here, there);
+    else unpack<false, T>(to, n, pack.row(r), marks.row(r), here, there);
+  }
 }
 
-// log1p(f) / f / log(2) for f in [-1/4, 1/2], in float
+// log1p(f) / f / log(2) for f in [-1/4, 1/2], in float, and 2^f for |f| <= 1/2, with the coefficients of curve.inl, but
+// summed by pairs: in a pass over few columns it is the length of the chain that counts.
 template <bool QUICK> inline V<float> log2_ratio(V<float> f) {
-  if constexpr (QUICK) return horner<float>(f, all<float>(-0.26325449), 0.49677351, -0.72817263, 1.44248678);
-  else
-    return horner<float>(f, all<float>(7.806572213e-02), -1.742292175e-01, 2.163247097e-01, -2.427236216e-01,
-                         2.881915286e-01, -3.605759187e-01, 4.809020798e-01, -7.213484784e-01, 1.442695032);
+  using T = float;
+  if constexpr (QUICK) return horner<T>(f, all<T>(-0.26325449), 0.49677351, -0.72817263, 1.44248678);
+  else {
+    const V<T> f2 = f * f, f4 = f2 * f2;
+    const V<T> low = fma<T>(fma<T>(f, all<T>(-3.605759187e-01), all<T>(4.809020798e-01)), f2,
+                            fma<T>(f, all<T>(-7.213484784e-01), all<T>(1.442695032)));
+    const V<T> high = fma<T>(fma<T>(f, all<T>(-1.742292175e-01), all<T>(2.163247097e-01)), f2,
+                             fma<T>(f, all<T>(-2.427236216e-01), all<T>(2.881915286e-01)));
+    return fma<T>(fma<T>(f4, all<T>(7.806572213e-02), high), f4, low);
+  }
 }
-// The functions of curve.inl on a Wide vector, which is two of double.
-template <class F> inline Wide<float> halves(Wide<float> v, F f) {
-  V<double> h[2];
-  __builtin_memcpy(h, &v, sizeof v);
-  h[0] = f(h[0]), h[1] = f(h[1]);
-  __builtin_memcpy(&v, h, sizeof v);
-  return v;
+inline V<float> lane_exp2_part(V<float> f) {
+  using T = float;
+  const V<T> f2 = f * f;
+  const V<T> low = fma<T>(fma<T>(f, all<T>(5.550328777e-02), all<T>(2.402264689e-01)), f2,
+                          fma<T>(f, all<T>(6.931472057e-01), all<T>(1.0)));
+  const V<T> high = fma<T>(f2, all<T>(1.534580752e-04), fma<T>(f, all<T>(1.339993118e-03), all<T>(9.618488974e-03)));
+  return fma<T>(high, f2 * f2, low);
 }
 // alpha in [0, 2], one per lane, in float: smooth through alpha = 1 (b = 0), as curve.inl and solve_general are. w and
 // the edge that follows from it are in double, K is in two parts: a plateau close to the edge moves with them as a
@@ -175,7 +206,7 @@ struct LaneCurve {
   V<T> b, inv_b, kappa, K, low;  // kappa = 1 / E = e^(-b w), K + low = b kappa
   Wide<T> exact_b;
   void move(Wide<T> w) {
-    const Wide<T> grown = halves(exact_b * w * -1.4426950408889634, [](V<double> t) { return exp2<double>(t); }),
+    const Wide<T> grown = each_part([](V<double> t) { return exp2<double>(t); }, exact_b * w * -1.4426950408889634),
                   k = exact_b * grown;
     kappa = narrow<T>(grown);
     K = narrow<T>(k);
@@ -195,7 +226,7 @@ struct LaneCurve {
       const V<T> ratio = log2_ratio<false>(f), g = e == 0 ? u * ratio : f * ratio * inv_b,
                  t = vmax<T>(fma<T>(e, inv_b, g), all<T>(-160));
       const V<T> n = nearest<T>(t);
-      r = scale2<T>(exp2_part<T>(t > T(-160) ? fma<T>(e, inv_b, -n) + g : V<T>{}), n);
+      r = scale2<T>(lane_exp2_part(t > T(-160) ? fma<T>(e, inv_b, -n) + g : V<T>{}), n);
     }
     return line > 0 ? r : V<T>{};
   }
@@ -229,63 +260,63 @@ inline V<float> pass_lanes(const V<float>* z, V<float>* out, i64 most, const Lan
   }
   return R;
 }
-// Newton on columns of z (LANE_LOWEST beyond a row's count) from w. `out` becomes p, and the lanes whose last pass was
-// no proof are the result. A lane that is done stays as it is while others go on.
-inline unsigned solve_lanes(const V<float>* z, V<float>* out, i64 most, LaneCurve& c, V<float> from) {
+// Newton for a general alpha on columns of z (LANE_LOWEST beyond a row's count), a pass at a time. A lane that is done
+// stays as it is while others go on.
+struct LaneSearch {
   using T = float;
-  const V<T> ln2 = all<T>(0.6931471805599453), enough = all<T>(tolerance(parsimax::GENERAL_LANE, PROOF<T>));
-  Wide<T> w = widen<T>(from);
-  V<T> R, size;
-  for (int it = 0;; it++) {
+  LaneCurve c;
+  Wide<T> w;
+  V<T> R, size, enough = all<T>(tolerance(parsimax::GENERAL_LANE, PROOF<T>));
+  int passes = 0;
+  // A quick step in the lanes where b > QUICK_FROM: in terms of E it is E' = E + (R^-b - E) sum r / sum (r / y).
+  void approach(const V<T>* z, i64 most) {
+    V<T> slope;
+    const V<T> total = pass_lanes<true>(z, nullptr, most, c, slope), E = recip<T, 1>(c.kappa);
+    const V<T> next = E + (exp2<T>(-c.b * log2<T>(total)) - E) * (total * recip<T, 1>(slope));
+    c.kappa = total > 0 ? (c.b > QUICK_FROM ? recip<T, 1>(next) : c.kappa) : c.kappa;
+    c.K = c.b * c.kappa;
+  }
+  // One pass, whose r go to `out`, and a step if some lane needs one. Whether it goes on.
+  bool advance(const V<T>* z, V<T>* out, i64 most) {
     V<T> slope, f;
-    Wide<T> total{};
+    Wide<T> total;
     pass_lanes<false>(z, out, most, c, slope, &total);
     R = narrow<T>(total);
     // log R + w: the large parts in double
-    const V<T> e = split<T>(R, f), rest = narrow<T>(total - widen<T>(R)) / R;
+    const V<T> ln2 = all<T>(0.6931471805599453), e = split<T>(R, f), rest = narrow<T>(total - widen<T>(R)) / R;
     const V<T> log_R = narrow<T>(widen<T>(e) * 0.69314718055994530942 + w) + (log2_part<T>(f) * ln2 + rest);
     const V<T> excess = R > 0 ? log_R : V<T>{};
     size = excess < 0 ? -excess : excess;
-    const V<T> dw = R > 0 ? c.step(R, slope, excess) : V<T>{},
-               moved = size > enough ? (dw == dw ? dw : V<T>{}) : V<T>{};
-    if (!gt_bits<T>(size, enough) || it == 30) break;
-    w += widen<T>(moved);
+    if (!gt_bits<T>(size, enough) || passes++ == 30) return false;
+    const V<T> dw = R > 0 ? c.step(R, slope, excess) : V<T>{};
+    w += widen<T>(size > enough ? (dw == dw ? dw : V<T>{}) : V<T>{});
     c.move(w);
+    return true;
   }
-  const V<T> scale = 1 / R;
-  for (i64 j = 0; j < most; j++) out[j] *= scale;
-  return nle_bits<T>(size, enough) & gt_bits<T>(c.b != 0 ? all<T>(1) : V<T>{}, V<T>{});  // softmax is r / sum r
-}
-// A few quick steps, in the lanes where b > QUICK_FROM: in terms of E the step is E' = E + (R^-b - E) sum r / sum (r /
-// y).
-inline void approach_lanes(const V<float>* z, i64 most, LaneCurve& c, int passes) {
-  using T = float;
-  for (int it = 0; it < passes; it++) {
-    V<T> slope;
-    const V<T> R = pass_lanes<true>(z, nullptr, most, c, slope), E = recip<T, 1>(c.kappa);
-    const V<T> next = E + (exp2<T>(-c.b * log2<T>(R)) - E) * (R * recip<T, 1>(slope));
-    c.kappa = R > 0 ? (c.b > QUICK_FROM ? recip<T, 1>(next) : c.kappa) : c.kappa;
-    c.K = c.b * c.kappa;
+  // `out` becomes p; the lanes whose last pass was no proof.
+  unsigned finish(V<T>* out, i64 most) const {
+    const V<T> scale = 1 / R;
+    for (i64 j = 0; j < most; j++) out[j] *= scale;
+    return nle_bits<T>(size, enough) & gt_bits<T>(c.b != 0 ? all<T>(1) : V<T>{}, V<T>{});  // softmax is r / sum r
   }
-}
-// alpha = 2 or 1.5 in every lane, from E. Its last step is kept apart as the low part.
+};
+// The same for alpha = 2 or 1.5 in every lane (-inf beyond a row's count), from E. Its last step is kept apart as the
+// low part.
 template <class T, Kind A> constexpr T LANE_SLOPE = A == SPARSEMAX ? T(1) : T(0.5);
-template <class T, Kind A>
-inline void solve_lanes_fixed(V<T>* z, i64 columns, V<T> count, V<T>& E, V<T>& step, int limit) {
-  const T TOL =
-      T(tolerance(A == SPARSEMAX ? parsimax::SPARSEMAX_LANE : parsimax::ENTMAX15_LANE, same<T, float> ? 1e-7 : 1e-15));
-  V<T> live = all<T>(1);  // a solved lane stays as it is while others go on
-  step = V<T>{};
-  if (columns & 1) z[columns++] = all<T>(-INF<T>);
-  for (int it = 0; it < limit; it++) {
+template <class T, Kind A> struct FixedSearch {
+  V<T> E = all<T>(1), step{}, live = all<T>(1);
+  // One pass over an even number of columns, of which at most `count` are in the support. Whether it goes on.
+  [[gnu::always_inline]] bool advance(const V<T>* z, i64 columns, V<T> count) {
+    const T TOL = T(
+        tolerance(A == SPARSEMAX ? parsimax::SPARSEMAX_LANE : parsimax::ENTMAX15_LANE, same<T, float> ? 1e-7 : 1e-15));
+    const V<T> at = E - (live > 0 ? step : V<T>{});
     V<T> k{}, k1{};
-    Wide<T> total{};
+    Wide<T> total;
     auto add = [&](V<T> v, V<T>& sum, V<T>& slope) {
-      const V<T> d = positive<T>(v * LANE_SLOPE<T, A> + E);
+      const V<T> d = positive<T>(v * LANE_SLOPE<T, A> + at);
       if constexpr (A == SPARSEMAX) sum += d, slope += d > 0 ? all<T>(1) : V<T>{};
       else sum += d * d, slope += d;
     };
-    E -= live > 0 ? step : V<T>{};
     for (i64 j = 0; j < columns;) {
       V<T> s{}, s1{};
       for (i64 u = 0; u < COLUMNS && j < columns; u += 2, j += 2) add(z[j], s, k), add(z[j + 1], s1, k1);
@@ -297,20 +328,22 @@ inline void solve_lanes_fixed(V<T>* z, i64 columns, V<T> count, V<T>& E, V<T>& s
     if constexpr (A == SPARSEMAX) next = over / k, left = over;
     else {  // s - root s without the rounding of s
       const V<T> root = vroot<T>(s);
-      next = over * root / (root + 1) / k;
+      next = over * root / ((root + 1) * k);
       left = s < T(1.2) ? count * next * next - 2 * k * next + over : s;
     }
     next = k > 0 ? next : V<T>{};
+    E = at;
     step = live > 0 ? next : step;
-    live = left > TOL ? (E - step < E ? live : V<T>{}) : V<T>{};  // a step below the rounding of E is all that is left
-    if (!gt_bits<T>(live, V<T>{})) break;
+    live =
+        left > TOL ? (at - step < at ? live : V<T>{}) : V<T>{};  // a step below the rounding of E is all that is left
+    return gt_bits<T>(live, V<T>{});
   }
-}
+};
 // The p of such an edge, and the lanes where they do not sum to 1. ESCORT: their roots d instead, divided by the sum of
 // them, which moves by `held` times what the edge is off by: (sum p - 1) / (2 sum d).
 template <class T, Kind A, bool ESCORT = false>
 inline unsigned evaluate_lanes_fixed(const V<T>* z, V<T>* out, i64 columns, V<T> E, V<T> step, V<T> held) {
-  Wide<T> total{}, roots{};
+  Wide<T> total, roots;
   for (i64 j = 0; j < columns;) {
     V<T> some{}, root{};
     for (i64 u = 0; u < COLUMNS && j < columns; u++, j++) {

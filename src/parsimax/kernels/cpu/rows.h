@@ -19,7 +19,8 @@ struct DenseRow {
   float centre;
   enum : int32_t { NOT, NARROW, WIDE } kind;
 };
-// stream: the result is too large for the cache, so it may be written past it.
+// stream: the result is too large for the cache, so it may be written past it. longest: the row length that decides how
+// rows are computed, if it is not n: that of the padded tensor whose bits they are to have.
 struct MapArgs {
   const void* x;
   void* p;
@@ -28,6 +29,7 @@ struct MapArgs {
   bool stream;
   DenseRow* dense = nullptr;
   bool* any_dense = nullptr;
+  int64_t longest = 0;
 };
 struct GradArgs {
   const void *p, *g;

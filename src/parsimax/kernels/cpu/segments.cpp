@@ -84,8 +84,9 @@ Tensor segment_fwd(Tensor x, Tensor ptr, std::optional<Tensor> alpha, double alp
   ptr = packed(ptr);
   const Segments s(x, ptr, width);
   Tensor p = torch::stable::empty_like(x), hold = x;
-  const MapArgs args{x.const_data_ptr(), p.mutable_data_ptr(), param(alpha, alpha_value, s.heads * s.count, hold),
-                     width, false};
+  MapArgs args{x.const_data_ptr(), p.mutable_data_ptr(), param(alpha, alpha_value, s.heads * s.count, hold), width,
+               false};
+  args.longest = width;
   run_segments(kernels().map[t], args, s, t, {{&MapArgs::x, -__builtin_inf()}}, &MapArgs::p);
   return p;
 }

@@ -304,15 +304,18 @@ template <class T> inline void push_index(int32_t* out, i64 first, unsigned m) {
 #endif
 }
 
-template <class T> inline V<T> vmax(V<T> a, V<T> b) { return a > b ? a : b; }  // b where either is NaN
-template <class T> inline V<T> positive(V<T> a) {                              // NaN becomes 0
-#if defined(__AVX512F__)  // GCC makes two instructions of the other
-  if constexpr (same<T, float>) return _mm512_max_ps(a, V<T>{});
-  else return _mm512_max_pd(a, V<T>{});
+template <class T> inline V<T> vmax(V<T> a, V<T> b) {  // b where either is NaN
+#if defined(__AVX512F__)                               // GCC makes two instructions of the other
+  if constexpr (same<T, float>) return _mm512_max_ps(a, b);
+  else return _mm512_max_pd(a, b);
+#elif defined(__AVX2__)
+  if constexpr (same<T, float>) return _mm256_max_ps(a, b);
+  else return _mm256_max_pd(a, b);
 #else
-  return a > 0 ? a : V<T>{};
+  return a > b ? a : b;
 #endif
 }
+template <class T> inline V<T> positive(V<T> a) { return vmax<T>(a, V<T>{}); }  // NaN becomes 0
 template <class T> inline V<T> vroot(V<T> v) {
 #if defined(__AVX512F__)
   if constexpr (same<T, float>) return _mm512_sqrt_ps(v);
@@ -413,66 +416,102 @@ template <class T, int STEP, int... J> inline void butterfly(V<T>& a, V<T>& b, s
   b = __builtin_shufflevector(a, b, (J & STEP ? L + J : J + STEP)...);
   a = first;
 }
-template <class T, int STEP = 1> [[gnu::always_inline]] inline void transpose(V<T>* v) {  // W x W numbers
+template <class T, int STEP = 1> [[gnu::always_inline]] inline void butterflies(V<T>* v) {
   if constexpr (STEP < W<T>) {
     for (int i = 0; i < W<T>; i++)
       if (!(i & STEP)) butterfly<T, STEP>(v[i], v[i + STEP], std::make_integer_sequence<int, W<T>>{});
-    transpose<T, 2 * STEP>(v);
+    butterflies<T, 2 * STEP>(v);
   }
+}
+// W x W numbers: get(i) is row i, put(j, v) takes column j.
+template <class T, class F, class G> [[gnu::always_inline]] inline void transpose(F get, G put) {
+#if defined(__AVX2__) && !defined(__AVX512F__)
+  if constexpr (same<T, float>) {  // by name: GCC copies an array of vectors through memory
+    const __m256 r0 = get(0), r1 = get(1), r2 = get(2), r3 = get(3), r4 = get(4), r5 = get(5), r6 = get(6), r7 = get(7);
+    const __m256 a0 = _mm256_unpacklo_ps(r0, r1), a1 = _mm256_unpackhi_ps(r0, r1);
+    const __m256 a2 = _mm256_unpacklo_ps(r2, r3), a3 = _mm256_unpackhi_ps(r2, r3);
+    const __m256 a4 = _mm256_unpacklo_ps(r4, r5), a5 = _mm256_unpackhi_ps(r4, r5);
+    const __m256 a6 = _mm256_unpacklo_ps(r6, r7), a7 = _mm256_unpackhi_ps(r6, r7);
+    const __m256 b0 = _mm256_shuffle_ps(a0, a2, 0x44), b4 = _mm256_shuffle_ps(a4, a6, 0x44);
+    put(0, _mm256_permute2f128_ps(b0, b4, 0x20)), put(4, _mm256_permute2f128_ps(b0, b4, 0x31));
+    const __m256 b1 = _mm256_shuffle_ps(a0, a2, 0xee), b5 = _mm256_shuffle_ps(a4, a6, 0xee);
+    put(1, _mm256_permute2f128_ps(b1, b5, 0x20)), put(5, _mm256_permute2f128_ps(b1, b5, 0x31));
+    const __m256 b2 = _mm256_shuffle_ps(a1, a3, 0x44), b6 = _mm256_shuffle_ps(a5, a7, 0x44);
+    put(2, _mm256_permute2f128_ps(b2, b6, 0x20)), put(6, _mm256_permute2f128_ps(b2, b6, 0x31));
+    const __m256 b3 = _mm256_shuffle_ps(a1, a3, 0xee), b7 = _mm256_shuffle_ps(a5, a7, 0xee);
+    put(3, _mm256_permute2f128_ps(b3, b7, 0x20)), put(7, _mm256_permute2f128_ps(b3, b7, 0x31));
+    return;
+  }
+#endif
+  V<T> v[W<T>];
+  for (int i = 0; i < W<T>; i++) v[i] = get(i);
+  butterflies<T>(v);
+  for (int j = 0; j < W<T>; j++) put(j, v[j]);
 }
 
-// As many doubles as V<T> has numbers: what must not be rounded to float between steps.
-template <class T> using Wide = VL<double, W<T>>;
-template <class T> inline Wide<T> widen(V<T> v) {
-  if constexpr (same<T, double>) return v;
-  else return __builtin_convertvector(v, Wide<T>);
-}
-template <class T> inline V<T> narrow(Wide<T> v) {
-  if constexpr (same<T, double>) return v;
-  else return __builtin_convertvector(v, V<T>);
-}
-// The same as one or two vectors of double: what a compiler makes of a Wide that is longer than a register is slow.
-template <class T> constexpr int PARTS = W<T> / W<double>;
-template <class T> struct Doubles {
-  V<double> part[PARTS<T>];
+// As many doubles as V<T> has numbers: what must not be rounded to float between steps. Two vectors, each with its
+// name: a vector type longer than a register, or an array of them, GCC keeps in memory.
+template <class T> struct Wide {
+  V<double> low{}, high{};
+  void set(int j, double value) { (j < W<double> ? low[j] : high[j - W<double>]) = value; }
 };
-template <class T> inline Doubles<T> doubles(V<T> v) {
-  Doubles<T> d;
-  if constexpr (same<T, double>) d.part[0] = v;
+template <> struct Wide<double> {
+  V<double> low{};
+  void set(int j, double value) { low[j] = value; }
+};
+template <class T, class F, class... R> inline Wide<T> each_part(F f, const Wide<T>& a, const R&... rest) {
+  if constexpr (same<T, double>) return {f(a.low, rest.low...)};
+  else return {f(a.low, rest.low...), f(a.high, rest.high...)};
+}
+template <class T> inline Wide<T> operator+(const Wide<T>& a, const Wide<T>& b) {
+  return each_part([](V<double> x, V<double> y) { return x + y; }, a, b);
+}
+template <class T> inline Wide<T> operator-(const Wide<T>& a, const Wide<T>& b) {
+  return each_part([](V<double> x, V<double> y) { return x - y; }, a, b);
+}
+template <class T> inline Wide<T> operator*(const Wide<T>& a, const Wide<T>& b) {
+  return each_part([](V<double> x, V<double> y) { return x * y; }, a, b);
+}
+template <class T> inline Wide<T> operator-(const Wide<T>& a, double b) {
+  return each_part([b](V<double> x) { return x - b; }, a);
+}
+template <class T> inline Wide<T> operator*(const Wide<T>& a, double b) {
+  return each_part([b](V<double> x) { return x * b; }, a);
+}
+template <class T> inline void operator+=(Wide<T>& a, const Wide<T>& b) { a = a + b; }
+template <class T> inline Wide<T> widen(V<T> v) {
+  if constexpr (same<T, double>) return {v};
   else {
 #if defined(__AVX2__) && !defined(__AVX512F__)  // an array of halves goes through memory
-    d.part[0] = as_doubles(_mm256_castps256_ps128(v)), d.part[1] = as_doubles(_mm256_extractf128_ps(v, 1));
+    return {as_doubles(_mm256_castps256_ps128(v)), as_doubles(_mm256_extractf128_ps(v, 1))};
 #else
-    VL<float, W<double>> half[PARTS<T>];
+    VL<float, W<double>> half[2];
     __builtin_memcpy(half, &v, sizeof v);
-    for (int k = 0; k < PARTS<T>; k++) d.part[k] = as_doubles(half[k]);
+    return {as_doubles(half[0]), as_doubles(half[1])};
 #endif
   }
-  return d;
 }
-template <class T> inline V<T> rounded(const Doubles<T>& d) {
-  if constexpr (same<T, double>) return d.part[0];
+template <class T> inline V<T> narrow(const Wide<T>& d) {
+  if constexpr (same<T, double>) return d.low;
   else {
 #if defined(__AVX2__) && !defined(__AVX512F__)
-    return _mm256_set_m128(_mm256_cvtpd_ps(d.part[1]), _mm256_cvtpd_ps(d.part[0]));
-#endif
-    VL<float, W<double>> half[PARTS<T>];
-    for (int k = 0; k < PARTS<T>; k++) half[k] = __builtin_convertvector(d.part[k], decltype(half[0] + half[0]));
+    return _mm256_set_m128(_mm256_cvtpd_ps(d.high), _mm256_cvtpd_ps(d.low));
+#else
+    using Half = VL<float, W<double>>;
+    const Half half[2] = {__builtin_convertvector(d.low, Half), __builtin_convertvector(d.high, Half)};
     V<T> v;
     __builtin_memcpy(&v, half, sizeof v);
     return v;
+#endif
   }
 }
 // A sum of many numbers: T inside a block, double between blocks, so that a million equal numbers add up.
 template <class T> struct Total {
-  V<double> part[PARTS<T>] = {};
-  void add(V<T> v) {
-    const Doubles<T> d = doubles<T>(v);
-    for (int k = 0; k < PARTS<T>; k++) part[k] += d.part[k];
-  }
+  Wide<T> parts;
+  void add(V<T> v) { parts += widen<T>(v); }
   double get() const {
-    if constexpr (PARTS<T> == 1) return sum<double>(part[0]);
-    else return sum<double>(part[0] + part[1]);
+    if constexpr (same<T, double>) return sum<double>(parts.low);
+    else return sum<double>(parts.low + parts.high);
   }
 };
 // The sum of finite numbers in [0, inf) that must be right to an ulp: doubles are added with what rounding takes away.
@@ -480,9 +519,10 @@ template <class T> struct Mass : Total<T> {
   V<double> lost{};
   void add(V<T> v) {
     if constexpr (same<T, double>) {
-      const V<double> more = v - lost, now = this->part[0] + more;
-      lost = (now - this->part[0]) - more;
-      this->part[0] = now;
+      V<double>& total = this->parts.low;
+      const V<double> more = v - lost, now = total + more;
+      lost = (now - total) - more;
+      total = now;
     } else Total<T>::add(v);
   }
 };

@@ -17,10 +17,8 @@ template <class S, bool BACK> inline void turn(const S* from, i64 apart, i64 n, 
   if constexpr (same<S, float> || same<S, double>) {
     constexpr i64 L = W<S>;
     const auto block = [&](i64 j, i64 r) {
-      V<S> v[L];
-      for (i64 k = 0; k < L; k++) v[k] = load<S>(BACK ? from + (r + k) * stride + j : from + (j + k) * apart + r);
-      transpose<S>(v);
-      for (i64 k = 0; k < L; k++) store<S, S>(BACK ? to + (j + k) * apart + r : to + (r + k) * stride + j, v[k]);
+      transpose<S>([&](i64 k) { return load<S>(BACK ? from + (r + k) * stride + j : from + (j + k) * apart + r); },
+                   [&](i64 k, V<S> v) { store<S, S>(BACK ? to + (j + k) * apart + r : to + (r + k) * stride + j, v); });
     };
     if (n >= L && rows >= L) {  // what is left over is the end of a whole block, some of it for the second time
       whole_rows = rows, whole = n;
