@@ -304,13 +304,20 @@ template <class T> inline void push_index(int32_t* out, i64 first, unsigned m) {
 #endif
 }
 
-template <class T> inline V<T> vmax(V<T> a, V<T> b) { return a > b ? a : b; }  // b where either is NaN
-template <class T> inline V<T> positive(V<T> a) {                              // NaN becomes 0
-#if defined(__AVX512F__)  // GCC makes two instructions of the other
+template <class T> inline V<T> vmax(V<T> a, V<T> b) {  // b where either is NaN
+#if defined(__AVX2__) && !defined(__AVX512F__)         // GCC makes two instructions of the other
+  if constexpr (same<T, float>) return _mm256_max_ps(a, b);
+  else return _mm256_max_pd(a, b);
+#else
+  return a > b ? a : b;
+#endif
+}
+template <class T> inline V<T> positive(V<T> a) {  // NaN becomes 0
+#if defined(__AVX512F__)                           // GCC makes two instructions of the other
   if constexpr (same<T, float>) return _mm512_max_ps(a, V<T>{});
   else return _mm512_max_pd(a, V<T>{});
 #else
-  return a > 0 ? a : V<T>{};
+  return vmax<T>(a, V<T>{});
 #endif
 }
 template <class T> inline V<T> vroot(V<T> v) {
