@@ -98,6 +98,8 @@ inline double cut_weights(const Cut& c, const S* x, const S* g, i64 n, T* w, T* 
   i64 i = 0;
   for (; i + 4 * L <= n; i += 4 * L) {
     V<T> v[4], some{}, part{}, sum{};
+    fetch<4 * L>(x + n + i);  // the next row
+    if constexpr (GRAD) fetch<4 * L>(g + n + i);
     for (int u = 0; u < 4; u++) v[u] = load<T>(x + i + u * L);
     if (!gt_bits<T>(vmax<T>(vmax<T>(v[0], v[1]), vmax<T>(v[2], v[3])), wall)) {
       for (int u = 0; u < 4; u++) store<T, T>(w + i + u * L, none);
