@@ -48,7 +48,7 @@ template <class S> inline void budget_row(const S* x, S* p, i64 n, double budget
   const i64 count = g.count;
   T* room = sc.numbers<T>(0);
   for (i64 i = 0; i < count; i += W<T>) store<T, T>(room + i, load<T>(some + i));
-  const double pivot = select_parted<T>(room, sc.numbers<T>(2), count, count - place);
+  const double pivot = select_parted<T>(room, sc.numbers<T>(2), count, count - place).at;
   D* z = sc.numbers<D>(0);
   const V<D> one = all<D>(1);
   for (i64 i = 0; i < count; i += W<D>) store<D, D>(z + i, load<D>(some + i, count - i, -INF<T>) - pivot);

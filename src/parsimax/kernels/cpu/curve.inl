@@ -38,8 +38,7 @@ inline V<T> scale2(V<T> v, V<T> n) {  // v 2^n, n a whole number; flushed to 0 b
   if constexpr (same<T, float>) return _mm512_scalef_ps(v, n);
   else return _mm512_scalef_pd(v, n);
 #else
-  const V<T> low = all<T>(-BIAS<T>);
-  return v * power2<T>((n > low ? n : low) + T(MAGIC<T>));
+  return v * power2<T>(vmax<T>(n, all<T>(-BIAS<T>)) + T(MAGIC<T>));
 #endif
 }
 template <class T> inline V<T> exp2_part(V<T> f) {  // |f| <= 1/2
@@ -59,8 +58,7 @@ template <class T> inline V<T> exp2(V<T> t) {
   const V<T> n = nearest<T>(t);
   return scale2<T>(exp2_part<T>(t - n), n);
 #else
-  const V<T> low = all<T>(-BIAS<T>);
-  t = t > low ? t : low;
+  t = vmax<T>(t, all<T>(-BIAS<T>));
   const V<T> sum = t + T(MAGIC<T>);
   return exp2_part<T>(t - (sum - T(MAGIC<T>))) * power2<T>(sum);
 #endif

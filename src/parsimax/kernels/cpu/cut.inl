@@ -98,6 +98,8 @@ inline double cut_weights(const Cut& c, const S* x, const S* g, i64 n, T* w, T* 
   i64 i = 0;
   for (; i + 4 * L <= n; i += 4 * L) {
     V<T> v[4], some{}, part{}, sum{};
+    fetch<4 * L>(x + n + i);  // the next row
+    if constexpr (GRAD) fetch<4 * L>(g + n + i);
     for (int u = 0; u < 4; u++) v[u] = load<T>(x + i + u * L);
     if (!gt_bits<T>(vmax<T>(vmax<T>(v[0], v[1]), vmax<T>(v[2], v[3])), wall)) {
       for (int u = 0; u < 4; u++) store<T, T>(w + i + u * L, none);
@@ -280,18 +282,27 @@ template <class S> void rsoftmax_grad_rows(const void* args_, i64 first, i64 las
 template <class T, bool GRAD, class S>
 inline double sig_weights(const S* x, const S* g, i64 n, double top, T* w, double* along) {
   constexpr i64 L = W<T>;
-  const V<T> m = all<T>(top), up = all<T>(LOG2_E), base = all<T>(exp(top < 80 ? top : 80));
-  const bool below = top < 0;
+  const V<T> m = all<T>(top), up = all<T>(LOG2_E), base = all<T>(exp(top < 80 ? top : 80)),
+             rise = top < 0 ? all<T>(1) : base;
   Total<T> total, dot;
-  for (i64 i = 0; i < n;) {
+  const auto each = [&](i64 i, V<T> v, V<T> h, V<T>& some, V<T>& part) {
+    const V<T> b = exp2<T>((v - m) * up), share = b / (1 + b * base), r = share * (b * rise);
+    some += r;
+    store<T, T>(w + i, GRAD ? r * (2 - share * base) : r);
+    if constexpr (GRAD) part += r != 0 ? r * h : V<T>{};
+  };
+  i64 i = 0;
+  for (; i + 4 * L <= n; i += 4 * L) {
     V<T> some{}, part{};
-    for (int u = 0; u < 4 && i < n; u++, i += L) {
-      const V<T> b = exp2<T>((load<T>(x + i, n - i, -INF<T>) - m) * up), a = b * base, share = b / (1 + a),
-                 r = share * (below ? b : a);
-      some += r;
-      store<T, T>(w + i, GRAD ? r * (2 - share * base) : r);
-      if constexpr (GRAD) part += r != 0 ? r * load<T>(g + i, n - i, T(0)) : V<T>{};
-    }
+    fetch<4 * L>(x + n + i);  // the next row
+    if constexpr (GRAD) fetch<4 * L>(g + n + i);
+    for (i64 u = i; u < i + 4 * L; u += L) each(u, load<T>(x + u), GRAD ? load<T>(g + u) : V<T>{}, some, part);
+    total.add(some);
+    if constexpr (GRAD) dot.add(part);
+  }
+  for (; i < n; i += L) {
+    V<T> some{}, part{};
+    each(i, load<T>(x + i, n - i, -INF<T>), GRAD ? load<T>(g + i, n - i, T(0)) : V<T>{}, some, part);
     total.add(some);
     if constexpr (GRAD) dot.add(part);
   }

@@ -273,11 +273,15 @@ inline void hourglass_grad_row(const S* x, const S* p, const S* g, S* dx, double
   const double a = hour.scale(), D = along.get(), size = hour.sum < 0 ? -hour.sum : hour.sum;
   if (dq) *dq = D * hour.count * (size - 1) / hour.below / hour.below;
   const V<T> scale = all<T>(a), rest = all<T>(-D * a * (hour.sum > 0 ? 1 : hour.sum < 0 ? -1 : 0) / hour.below);
-  for (i64 i = 0; i < n; i += L) {
-    const V<T> v = load<T>(p + i, n - i, T(0));
-    V<T> d = load<T>(x + i, n - i, T(0)) > -INF<T> ? rest : V<T>{};
-    if (ne_bits<T>(v, V<T>{})) d += v != 0 ? (load<T>(g + i, n - i, T(0)) - mean) * scale : V<T>{};
-    store<S, T>(dx + i, d, n - i);
+  const bool soon = n * i64(sizeof(S)) <= 16384;  // three longer rows would push each other out of the cache
+  for (i64 i = 0; i < n;) {
+    if (soon) fetch<4 * L>(x + n + i), fetch<4 * L>(p + n + i), fetch<4 * L>(g + n + i);  // the next row
+    for (int u = 0; u < 4 && i < n; u++, i += L) {
+      const V<T> v = load<T>(p + i, n - i, T(0));
+      V<T> d = load<T>(x + i, n - i, T(0)) > -INF<T> ? rest : V<T>{};
+      if (ne_bits<T>(v, V<T>{})) d += v != 0 ? (load<T>(g + i, n - i, T(0)) - mean) * scale : V<T>{};
+      store<S, T>(dx + i, d, n - i);
+    }
   }
 }
 

@@ -3,10 +3,14 @@
 #pragma once
 #include "simd.inl"
 namespace {
-// The number that stands at place k (from 0) when the n numbers of v are sorted upwards, none of them NaN. Both arrays
-// are written to, and have room for W numbers more.
-template <class T> inline T select_parted(T* v, T* other, i64 n, i64 k) {
+struct Neighbours {
+  double at, next;  // places k and k + 1
+};
+// The numbers that stand at places k and k + 1 (from 0) when the n numbers of v are sorted upwards, none of them NaN;
+// the second is +inf where k is the last. Both arrays are written to, and have room for W numbers more.
+template <class T> inline Neighbours select_parted(T* v, T* other, i64 n, i64 k) {
   constexpr i64 L = W<T>;
+  T above_all = INF<T>;  // the least of what was left aside as too large: the pivot that it was parted by, or none yet
   for (;;) {
     T a = v[0], b = v[n / 2], c = v[n - 1];
     const T pivot = a < b ? (b < c ? b : a < c ? c : a) : (a < c ? a : b < c ? c : b);
@@ -21,9 +25,16 @@ template <class T> inline T select_parted(T* v, T* other, i64 n, i64 k) {
       push<T>(v + less, x, below);
       less += __builtin_popcount(below);
     }
-    if (k < less) n = less;
-    else if (k < n - more) return pivot;
-    else {
+    if (k < less) n = less, above_all = pivot;
+    else if (k < n - more) {
+      if (k + 1 < n - more) return {pivot, pivot};
+      V<T> least = all<T>(above_all);
+      for (i64 i = 0; i < more; i += L) {
+        const V<T> x = load<T>(other + i, more - i, INF<T>);
+        least = x < least ? x : least;
+      }
+      return {pivot, -double(max<T>(-least))};
+    } else {
       k -= n - more;
       n = more;
       T* const swap = v;
@@ -87,12 +98,10 @@ template <class T, class S> inline Walls<T> guess(const S* x, i64 n, i64 k) {
   const double reach = (same<T, float> ? 0.9 : 1.3) * __builtin_sqrt(square / (lanes - 1));
   return {at < 0.2 ? -INF<T> : T(mean - reach), at > 6.8 ? INF<T> : T(mean + reach)};
 }
-struct Neighbours {
-  double at, next;  // places k and k + 1
-};
 constexpr i64 SELECT_WHOLE = 96;  // shorter rows are not worth a guess
-// Numbers of a row at places k and k + 1 < n (or k twice at the end); none is NaN. The counts of the last pass prove
-// the first. `room` and `other` have room for n + PAD numbers.
+// Numbers of a row at places k and k + 1 < n (or k twice at the end); none is NaN. What is gathered between the walls
+// is a piece of the sorted row, and the counts prove that place k is in it. `room` and `other` have room for n + PAD
+// numbers.
 template <class T, class S> inline Neighbours select_neighbours(const S* x, i64 n, i64 k, T* room, T* other) {
   constexpr i64 L = W<T>;
   i64 less = 0, held = 0;
@@ -114,23 +123,31 @@ template <class T, class S> inline Neighbours select_neighbours(const S* x, i64 
     for (i64 i = 0; i < n; i += L) store<T, T>(room + i, load<T>(x + i, n - i, INF<T>));
     less = 0, held = n;
   }
-  const T at = select_parted<T>(room, other, held, k - less);
-  if (k + 1 >= n) return {at, at};
-  const V<T> wall = all<T>(at);
+  const Neighbours found = select_parted<T>(room, other, held, k - less);
+  if (k + 1 >= n) return {found.at, found.at};
+  if (k + 1 < less + held) return found;
+  const V<T> wall = all<T>(found.at);  // the next one is the least above the higher wall
   V<T> least = all<T>(INF<T>);
-  i64 above = 0;
   for (i64 i = 0; i < n; i += L) {
-    const V<T> v = load<T>(x + i, n - i, -INF<T>), rest = v > wall ? v : all<T>(INF<T>);
+    const V<T> v = load<T>(x + i, n - i, INF<T>), rest = v > wall ? v : all<T>(INF<T>);
     least = rest < least ? rest : least;
-    above += __builtin_popcount(gt_bits<T>(v, wall));
   }
-  if (n - above > k + 1) return {at, at};
-  return {at, -double(max<T>(-least))};
+  return {found.at, -double(max<T>(-least))};
 }
 template <class T, class S> inline i64 count_allowed(const S* x, i64 n) {
-  i64 count = 0;
-  for (i64 i = 0; i < n; i += W<T>)
-    count += __builtin_popcount(gt_bits<T>(load<T>(x + i, n - i, -INF<T>), all<T>(-INF<T>)));
+  i64 count = 0, i = 0;
+  const V<T> none = all<T>(-INF<T>);
+  for (; i + 4 * W<T> <= n; i += 4 * W<T>) {
+    V<T> least = load<T>(x + i);
+    for (int u = 1; u < 4; u++) {
+      const V<T> v = load<T>(x + i + u * W<T>);
+      least = v < least ? v : least;
+    }
+    if (gt_bits<T>(least, none) == (1u << W<T>)-1) count += 4 * W<T>;
+    else
+      for (int u = 0; u < 4; u++) count += __builtin_popcount(gt_bits<T>(load<T>(x + i + u * W<T>), none));
+  }
+  for (; i < n; i += W<T>) count += __builtin_popcount(gt_bits<T>(load<T>(x + i, n - i, -INF<T>), none));
   return count;
 }
 template <class T, class S> inline double count_of(const S* x, i64 n, T value) {

@@ -356,6 +356,10 @@ inline void stream_fence() {
   _mm_sfence();
 #endif
 }
+// Asks for the lines of N numbers from p on, which may lie past the end of the memory.
+template <i64 N, class S> inline void fetch(const S* p) {
+  for (i64 i = 0; i < N; i += 64 / i64(sizeof(S))) __builtin_prefetch(p + i);
+}
 template <bool MAX, class T, int L> inline T reduce(VL<T, L> v) {
   if constexpr (L == 2) return MAX ? (v[0] > v[1] ? v[0] : v[1]) : v[0] + v[1];
   else {

@@ -22,7 +22,7 @@ template <class S> inline bool topk_row(const S* x, S* p, i64 n, i64 k, const Sc
     }
   const bool certain = c <= k;
   if (!certain) {
-    const T least = select_parted<T>(copy, room, c, c - k);
+    const T least = T(select_parted<T>(copy, room, c, c - k).at);
     i64 above = 0, kept = 0;
     for (i64 i = 0; i < c; i++) above += score(i) > least;
     i64 ties = k - above;
