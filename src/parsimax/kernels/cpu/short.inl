@@ -382,7 +382,8 @@ template <class S> void map_block(const parsimax::MapArgs& args, i64 first, i64 
   const Scratch sc{(char*)scratch, n};
   for (i64 r = first; r < last && args.dense; r++) args.dense[r].kind = DenseRow::NOT;
   i64 r = first;
-  for (; VB < 64 && n <= parsimax::SHORT && r + 2 * L <= last; r += 2 * L) map_some<S, 2>(args, r, last, columns, sc);
+  for (; VB < 64 && n <= (VB == 32 && same<T, float> ? LANE_LONGEST : parsimax::SHORT) && r + 2 * L <= last; r += 2 * L)
+    map_some<S, 2>(args, r, last, columns, sc);
   for (; r < last && n <= (same<T, float> ? LANE_LONGEST : parsimax::SHORT); r += L)
     map_some<S, 1>(args, r, last, columns, sc);
   for (; r < last; r++) map_one<S>(args, r, sc);
@@ -423,7 +424,7 @@ template <class S> void grad_block(const parsimax::GradArgs& args, i64 first, i6
     const LaneKinds<T> k(args.alpha, r, last, 2.5);
     const bool stream = streams<S>(args.stream, n);
     unsigned done = 0;
-    if (!da && n < GRAD_PLAIN && (k.two == k.all() || k.half == k.all())) {  // what grad_one does with each
+    if (!da && n < GRAD_SPARSE && (k.two == k.all() || k.half == k.all())) {  // what grad_one does with each
       grad_plain<T>(k.two ? SPARSEMAX : ENTMAX15, p, g, dx, n, k.rows, stream, sc.numbers<T>(0));
       continue;
     }
