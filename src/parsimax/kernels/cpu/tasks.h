@@ -39,11 +39,13 @@ inline Tensor add_parts(const Tensor& x) {
     const T* from = (const T*)x.const_data_ptr();
     T* to = (T*)total.mutable_data_ptr();
     torch::stable::parallel_for(0, blocks * n, 1 << 14, [&](int64_t first, int64_t last) {
-      for (int64_t i = first; i < last; i++) {
-        const T* at = from + i / n * parts * n + i % n;
-        T sum = at[0];
-        for (int64_t p = 1; p < parts; p++) sum += at[p * n];
-        to[i] = sum;
+      for (int64_t i = first, end; i < last; i = end) {  // of one block
+        const int64_t block = i / n;
+        end = std::min(last, (block + 1) * n);
+        const T* at = from + block * (parts - 1) * n;
+        for (int64_t j = i; j < end; j++) to[j] = at[j];
+        for (int64_t p = 1; p < parts; p++)
+          for (int64_t j = i; j < end; j++) to[j] += at[p * n + j];
       }
     });
   };
