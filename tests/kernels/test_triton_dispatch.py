@@ -28,6 +28,7 @@ CALLS = {
     "sigsoftmax": (),
     "sparsegen": (0.2,),
     "sparsehourglass": (1.0,),
+    "normmax": (1.7,),
 }
 
 
@@ -54,12 +55,14 @@ def test_what_runs_on_a_gpu(name):
 
 
 def test_what_does_not():
-    assert reasons("normmax") == ["there is no Triton kernel for normmax"]
+    assert reasons("segment_softmax") == ["there is no Triton kernel for segment_softmax"]
     assert reasons("rsoftmax", detach_threshold=True) == ["detach_threshold=True has no kernel"]
-    for name in ("topk_sparsemax", "rsoftmax", "budget_sparsemax"):
-        assert reasons(name, (2, 16384)) == []
-        assert reasons(name, (2, 16385)) == ["rows longer than 16384 have no kernel of this mapping"]
-    assert reasons("entmax", (2, 10**6)) == []
+    for name in CALLS:
+        assert reasons(name, (2, 10**6)) == []
+    assert reasons("normmax", alpha=1.001) == reasons("normmax", alpha=2.0) == []
+    for alpha in (1.0009, 2.1):
+        (reason,) = reasons("normmax", alpha=alpha)
+        assert reason == "an alpha outside [1.001, 2] where only the formula is exact"
     assert reasons("entmax_loss") == [] and "target probabilities" in reasons("linear_entmax_loss", soft=True)[0]
 
 
@@ -75,12 +78,6 @@ def test_attention():
     assert reasons(128, torch.float32) == []
     assert reasons(129, torch.float32) == ["heads of more than 128 numbers in torch.float32 have no kernel"]
     assert reasons(dropout=0.1) == []
-
-
-def test_the_longest_row_is_that_of_the_launch_table():
-    from parsimax.kernels.triton import launch
-
-    assert launch.longest(launch.ORDERED) == triton.HELD
 
 
 def test_only_the_back_end_of_the_device_is_asked():

@@ -7,13 +7,14 @@ from typing import Any
 
 from . import launch
 from .ahead import POINTERS, Job
-from .device import entmax, gradient, order, scaled, steps
+from .device import entmax, gradient, normmax, order, scaled, steps
 
 LENGTHS = (64, 1000, 8000, 32000, 200_000)
 KINDS = {"1.5": steps.ENTMAX15, "2": steps.SPARSEMAX, "α": steps.ANY, "1": steps.SOFTMAX, "∞": steps.ARGMAX}
 # The common ones: attention-sized rows, the last layer's, and long ones, for the α of most models.
 COMMON = {("float32", 64, "1.5"), ("float32", 64, "α"), ("float32", 32000, "1.5"), ("float32", 32000, "2")}
 COMMON |= {("bfloat16", 32000, "α"), ("float32", 8000, "α"), ("bfloat16", 200_000, "1.5")}
+COMMON_ORDERED = {("bfloat16", 8000)}
 
 
 def shape_of(n: int, effort: str) -> tuple[dict[str, Any], int]:
@@ -26,7 +27,7 @@ def jobs() -> Iterator[Job]:
         for n in LENGTHS:
             for kind, number in KINDS.items():
                 yield from _entmax(type_, x, n, kind, number.value)
-        for n in (64, 1000, 8000, launch.longest(launch.ORDERED)):
+        for n in (64, 1000, 8000, launch.longest(launch.ORDERED), 200_000):
             yield from _ordered(type_, x, n)
 
 
@@ -54,7 +55,7 @@ def _entmax(type_: str, x: str, n: int, kind: str, number: int) -> Iterator[Job]
 
 def _ordered(type_: str, x: str, n: int) -> Iterator[Job]:
     shape, warps = shape_of(n, launch.ORDERED)
-    case, common = f"{type_}, n = {n}", (type_, n) == ("bfloat16", 8000)
+    case, common = f"{type_}, n = {n}", (type_, n) in COMMON_ORDERED
     yield Job(order.topk, case, {"X": x, "P": x, "Certain": "*i8"}, shape, warps, common=common)
     yield Job(order.budget, case, {"X": x, "P": x, "Budget": "*fp64"}, shape, warps, common=common)
     yield Job(order.rsoftmax, case, {"X": x, "P": x, "Rate": "*fp64"}, shape, warps, common=common)
@@ -76,3 +77,10 @@ def _ordered(type_: str, x: str, n: int) -> Iterator[Job]:
     yield Job(scaled.sparsegen_backward, case, pointers, need, warps, common=common)
     pointers = {**back, **one, "Q": "*fp64", "Dq": "*fp64"}
     yield Job(scaled.hourglass_backward, case, pointers, need, warps, common=common)
+    shape, warps = shape_of(n, launch.DOUBLE)
+    yield Job(normmax.forward, case, {**one, "Alpha": "*fp64"}, shape, warps, common=common)
+    pointers = {**back, "P": x, "Alpha": "*fp64", "Dalpha": "*fp64"}
+    for by in (False, True):
+        words = f"{case}, dα" if by else case
+        own = {name: type_ for name, type_ in pointers.items() if by or name != "Dalpha"}
+        yield Job(normmax.backward, words, own, {"NEED": by, **shape}, warps, common=common and by)

@@ -15,9 +15,10 @@ from . import interpreter, table
 
 THREADS = 1024  # at most, of a program
 LANES = 64 if torch.version.hip else 32  # of a warp
-LIGHT, HEAVY, ORDERED, BACKWARD = "light", "heavy", "ordered", "backward"
-SCORES = {LIGHT: 16, HEAVY: 8, ORDERED: 16, BACKWARD: 32}  # that a thread can hold, by what is done with them
-TILE = {LIGHT: 4096, HEAVY: 2048, BACKWARD: 4096}  # columns at once of a row that is not held
+LIGHT, HEAVY, ORDERED, DOUBLE, BACKWARD = "light", "heavy", "ordered", "double", "backward"
+# Scores that a thread can hold, by what is done with them, and columns at once of a row that is not held.
+SCORES = {LIGHT: 16, HEAVY: 8, ORDERED: 16, DOUBLE: 4, BACKWARD: 32}
+TILE = {LIGHT: 4096, HEAVY: 2048, ORDERED: 4096, DOUBLE: 2048, BACKWARD: 4096}
 MEASURED = table.read()
 SCORES |= MEASURED.get("scores", {})
 TILE |= MEASURED.get("tile", {})
