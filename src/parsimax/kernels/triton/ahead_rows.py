@@ -77,7 +77,7 @@ def _ordered(type_: str, x: str, n: int) -> Iterator[Job]:
     yield Job(scaled.sparsegen_backward, case, pointers, need, warps, common=common)
     pointers = {**back, **one, "Q": "*fp64", "Dq": "*fp64"}
     yield Job(scaled.hourglass_backward, case, pointers, need, warps, common=common)
-    shape, warps = shape_of(n, launch.DOUBLE)
+    shape, warps = shape_of(n, launch.HEAVIEST)
     yield Job(normmax.forward, case, {**one, "Alpha": "*fp64"}, shape, warps, common=common)
     pointers = {**back, "P": x, "Alpha": "*fp64", "Dalpha": "*fp64"}
     for by in (False, True):

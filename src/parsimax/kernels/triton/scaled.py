@@ -96,11 +96,11 @@ def hourglass_bwd(x: Tensor, p: Tensor, g: Tensor, q: Tensor | None, value: floa
 
 
 def normmax_fwd(x: Tensor, alpha: Tensor | None, value: float) -> Tensor:
-    return _forward(normmax.forward, x, alpha, value, launch.DOUBLE)
+    return _forward(normmax.forward, x, alpha, value, launch.HEAVIEST)
 
 
 def normmax_bwd(p: Tensor, g: Tensor, alpha: Tensor | None, value: float, need: bool) -> tuple[Tensor, Tensor]:
-    rows, count, n, grid, more = spread(p.contiguous(), launch.DOUBLE)
+    rows, count, n, grid, more = spread(p.contiguous(), launch.HEAVIEST)
     memory, stride = per_row(alpha, value, p)
     g = flat(g)
     dx, change = _results(p, count, need)
