@@ -129,7 +129,7 @@ def _by_kernel(plan: Plan, hidden: Tensor, weight: Tensor, bias: Tensor | None, 
     run = torch.ops.parsimax.linear_entmax_loss if torch.compiler.is_compiling() else _kernel
     loss = run(hidden, weight, bias, raw[0] if raw else None, target, plan.value, plan.softcap or 0.0).to(work)
     cw = class_weight.reshape(-1).to(work)
-    own = cw[index.squeeze(-1)]
+    own = cw.gather(0, index.squeeze(-1))
     if not plan.smoothing:
         return torch.where(own != 0, own * loss, 0)
     # With ℓ the loss of the target: Ω* = ℓ + z_c, so sum_k w_k ℓ_k = (sum w)(ℓ + z_c) - sum_k w_k z_k.
