@@ -65,7 +65,18 @@ def test_what_does_not():
     for alpha in (1.0009, 2.1):
         (reason,) = reasons("normmax", alpha=alpha)
         assert reason == "an alpha outside [1.001, 2] where only the formula is exact"
-    assert reasons("entmax_loss") == [] and "target probabilities" in reasons("linear_entmax_loss", soft=True)[0]
+    assert reasons("entmax_loss") == []
+
+
+def test_target_probabilities_of_the_layer():
+    def reasons(target):
+        with FakeTensorMode():
+            hidden, weight, y = (torch.empty(4, 9, device="cuda", dtype=d) for d in (torch.bfloat16,) * 2 + (target,))
+            request = backends.Request("linear_entmax_loss", backends.EAGER, (hidden, weight, y), {"soft": True})
+            return backends.TRITON.reasons_against(request)
+
+    assert reasons(torch.float32) == reasons(torch.bfloat16) == []
+    assert reasons(torch.float64) == ["target probabilities of torch.float64 would be rounded to torch.float32"]
 
 
 def test_attention():

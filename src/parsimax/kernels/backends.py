@@ -170,8 +170,15 @@ def _custom(request: Request) -> str | None:
     return "a structure given by an oracle in Python has no kernel" if request.options.get("custom") else None
 
 
-def _classes_only(request: Request) -> str | None:
-    return "target probabilities have no kernel, class indices have" if request.options.get("soft") else None
+def _soft_layer(request: Request) -> str | None:
+    """Target probabilities of the fused layer, the third tensor, are read in float32."""
+    if not request.options.get("soft"):
+        return None
+    target = request.tensors[2]
+    if target.requires_grad:
+        return "target probabilities that need a gradient have no kernel"
+    wide = target.dtype == torch.float64
+    return "target probabilities of torch.float64 would be rounded to torch.float32" if wide else None
 
 
 def _double(request: Request) -> str | None:
@@ -290,7 +297,7 @@ TRITON = Backend(
         "entmax15_loss": (_double, *_LOSS),
         "entmax_loss": (_double, *_LOSS),
         "fenchel_young_loss": (_double, *_LOSS),
-        "linear_entmax_loss": (_double, _classes_only, _smoothed_layer),
+        "linear_entmax_loss": (_double, _soft_layer, _smoothed_layer),
         "entmax_attention": (_double, _weights, _wide),
     },
 )

@@ -14,7 +14,6 @@ KINDS = {"1.5": steps.ENTMAX15, "2": steps.SPARSEMAX, "α": steps.ANY, "1": step
 # The common ones: attention-sized rows, the last layer's, and long ones, for the α of most models.
 COMMON = {("float32", 64, "1.5"), ("float32", 64, "α"), ("float32", 32000, "1.5"), ("float32", 32000, "2")}
 COMMON |= {("bfloat16", 32000, "α"), ("float32", 8000, "α"), ("bfloat16", 200_000, "1.5")}
-COMMON_ORDERED = {("bfloat16", 8000)}
 
 
 def shape_of(n: int, effort: str) -> tuple[dict[str, Any], int]:
@@ -55,8 +54,9 @@ def _entmax(type_: str, x: str, n: int, kind: str, number: int) -> Iterator[Job]
 
 def _ordered(type_: str, x: str, n: int) -> Iterator[Job]:
     shape, warps = shape_of(n, launch.ORDERED)
-    case, common = f"{type_}, n = {n}", (type_, n) in COMMON_ORDERED
-    yield Job(order.topk, case, {"X": x, "P": x, "Certain": "*i8"}, shape, warps, common=common)
+    case, common = f"{type_}, n = {n}", (type_, n) == ("bfloat16", 8000)
+    by_tiles = (type_, n) == ("float32", 200_000)  # the place in a row by histograms
+    yield Job(order.topk, case, {"X": x, "P": x, "Certain": "*i8"}, shape, warps, common=common or by_tiles)
     yield Job(order.budget, case, {"X": x, "P": x, "Budget": "*fp64"}, shape, warps, common=common)
     yield Job(order.rsoftmax, case, {"X": x, "P": x, "Rate": "*fp64"}, shape, warps, common=common)
     need = {"NEED": True, **shape}
