@@ -175,9 +175,10 @@ constexpr i64 ALL_COLUMNS = VB == 64 ? 0 : 64;  // the longest of them; AVX-512 
 template <class T, class S, Kind A, int GROUPS>
 inline unsigned map_columns(const S* x, S* p, i64 n, int rows, char* room, unsigned which) {
   constexpr int L = W<T>;
+  constexpr parsimax::Exit EXIT = A == SPARSEMAX ? parsimax::SPARSEMAX_COLUMN : parsimax::ENTMAX15_COLUMN;
   const i64 columns = (n + L - 1) / L * L;
   unsigned odd = ~which;
-  FixedSearch<T, A> search[GROUPS];
+  FixedSearch<T, A, EXIT> search[GROUPS];
   for (int g = 0; g < GROUPS; g++) {
     const S* from = x + g * L * n;
     V<T>*z = (V<T>*)room + g * columns, top[L], m = all<T>(-INF<T>), bad{};
@@ -226,9 +227,7 @@ inline unsigned map_columns(const S* x, S* p, i64 n, int rows, char* room, unsig
           if (wanted >> r & 1) store<S, T>(to + r * n + i, v, n - i);
         });
     }
-    const V<T> off = narrow<T>(total - 1), size = off < 0 ? -off : off,
-               enough =
-                   all<T>(tolerance(A == SPARSEMAX ? parsimax::SPARSEMAX_LANE : parsimax::ENTMAX15_LANE, PROOF<T>));
+    const V<T> off = narrow<T>(total - 1), size = off < 0 ? -off : off, enough = all<T>(tolerance(EXIT, PROOF<T>));
     odd |= nle_bits<T>(size, enough) << g * L;
   }
   return ~odd;
