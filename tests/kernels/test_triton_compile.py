@@ -21,8 +21,10 @@ def test_every_kernel_compiles_without_spills(arch):
 
     chosen = [job for job in ahead.jobs() if job.common]
     assert {job.name for job in chosen} == {job.name for job in ahead.jobs()}
-    # One architecture compiles all that is common, the others some of it: what differs is the back end of Triton.
-    chosen = chosen if arch == "sm_90" else chosen[:: len(ahead.TARGETS)]
+    # One architecture compiles all that is common, the others some of it, each other kernels: what differs is the back
+    # end of Triton.
+    chosen = chosen if arch == "sm_90" else chosen[[*ahead.TARGETS].index(arch) :: 6]
+    assert len(chosen) > 5
     wrong = {(job.name, job.case): ahead.compiled(job, arch).wrong(arch) for job in chosen}
     assert not {case: why for case, why in wrong.items() if why}
 
