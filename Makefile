@@ -98,7 +98,7 @@ test-triton: setup
 	PARSIMAX_KERNEL_CASES=10000 $(BIN)/python -m pytest $(PYTEST_FLAGS) tests/kernels/test_triton.py
 
 test-triton-compile: setup
-	PARSIMAX_COMPILE=all $(BIN)/python -m pytest $(PYTEST_FLAGS) tests/kernels/test_triton_compile.py
+	$(BIN)/python -m parsimax.kernels.triton.ahead --all --processes $$(nproc)
 
 # A second build of the kernels, with the address and undefined-behaviour sanitizers, in a folder of its own. -O0, as
 # GCC 12 at -O1 drops a store in instrumented code.

@@ -48,7 +48,8 @@ class Plan:
     """A table: its rows, the grid they are tuned on, and the seeds of what was chosen.
 
     ``grid`` is searched in its order: a setting over all its values, those after it at ``start``, then the next one
-    with the best of this one; or ``whole``, every combination. ``data`` is what the data are called.
+    with the best of this one; or ``whole``, every combination. A cell of ``like`` takes what another one chose.
+    ``data`` is what the data are called.
     """
 
     recipe: str
@@ -61,6 +62,7 @@ class Plan:
     first: int = 2  # so many cells are compared in the first place, and done before all others
     common: tuple[str, ...] = ()
     whole: bool = False
+    like: dict[str, str] = field(default_factory=dict)
     data: str = ""
     cells_are: str = "output / attention"
 
@@ -190,10 +192,14 @@ PLANS = {
             "1.5-entmax / learned α, rate × 1": learned(1),
             "1.5-entmax / learned α, rate × 5": learned(5),
         },
-        {"model.smoothing": (0.0, 0.1)},
-        {},
+        {"train.lr": (0.006, 0.012), "model.smoothing": (0.0, 0.1)},
+        {"model.smoothing": 0.0},
         "BLEU",
         seeds=(1, 2),
+        like={
+            "1.5-entmax / learned α, rate × 1": "1.5-entmax / 1.5-entmax",
+            "1.5-entmax / learned α, rate × 5": "1.5-entmax / 1.5-entmax",
+        },
         common=(
             "data.vocabulary=2000",
             "model.width=64",
@@ -250,17 +256,26 @@ def read(runs: Path) -> list[Done]:
     return list(found.values())
 
 
+def tuning(plan: Plan, cell: str, known: list[Done]) -> tuple[Values, list[Training]]:
+    """The settings that a cell chose so far, and the trainings that are missing before it can choose further."""
+    own = [done for done in known if done.cell == cell]
+    values = {key: plan.start.get(key, choices[0]) for key, choices in plan.grid.items()}
+    for stage, options in enumerate(plan.options()):
+        tries = [Training((stage, at), cell, option, plan.seeds[0]) for at, option in enumerate(options(values))]
+        if open_ := [each for each in tries if not any(done.is_of(each) for done in own)]:
+            return values, open_
+        tried = [done for each in tries for done in own if done.is_of(each)]
+        values = max(tried, key=lambda done: done.dev.get(plan.figure, -1.0)).values
+    return values, []
+
+
 def missing(plan: Plan, cell: str, known: list[Done]) -> list[Training]:
     """The trainings of a cell that can be begun now."""
     own = [done for done in known if done.cell == cell]
-    values = {key: plan.start.get(key, choices[0]) for key, choices in plan.grid.items()}
+    values, open_ = tuning(plan, plan.like.get(cell, cell), known)
+    if open_:
+        return [] if cell in plan.like else open_
     stages = plan.options()
-    for stage, options in enumerate(stages):
-        tries = [Training((stage, at), cell, option, plan.seeds[0]) for at, option in enumerate(options(values))]
-        if open_ := [each for each in tries if not any(done.is_of(each) for done in own)]:
-            return open_
-        tried = [done for each in tries for done in own if done.is_of(each)]
-        values = max(tried, key=lambda done: done.dev.get(plan.figure, -1.0)).values
     wanted = [Training((len(stages) + at, 0), cell, values, seed) for at, seed in enumerate(plan.seeds)]
     left = []
     for each in wanted:

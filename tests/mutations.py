@@ -22,9 +22,9 @@ def exits() -> list[str]:
     return [name.split("=")[0].strip() for name in names[1].split(",")]
 
 
-def fails(number: int) -> bool:
-    """Whether some test fails with that exit wrong; 0 is none."""
-    env = {**os.environ, "PARSIMAX_MUTATION": str(number), "PARSIMAX_CPU": "avx512"}
+def fails(number: int, level: str = "avx512") -> bool:
+    """Whether some test fails with that exit wrong, on that instruction set at most; 0 is none."""
+    env = {**os.environ, "PARSIMAX_MUTATION": str(number), "PARSIMAX_CPU": level}
     command = [
         sys.executable,
         "-m",
@@ -50,7 +50,7 @@ def main() -> int:
         sys.exit("the tests fail without a mutation: mend them first")
     survivors = []
     for number, name in enumerate(exits(), 1):
-        caught = fails(number)
+        caught = fails(number, "avx2" if name.endswith("_COLUMN") else "avx512")  # AVX-512 does without columns
         print(f"{name:16} {'caught' if caught else 'SURVIVED'}", flush=True)
         survivors += [] if caught else [name]
     return len(survivors)

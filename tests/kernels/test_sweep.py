@@ -39,9 +39,10 @@ TOLERANCE = {torch.float64: 1e-12, torch.float32: 2e-6, torch.bfloat16: 2e-6, to
 
 
 def alphas(n: int, some: int) -> list[float]:
-    """All of them, or ``some`` that differ from length to length; fewer of long rows and on lower instruction sets."""
+    """All of them, or 1.5, 2 and ``some`` that differ from length to length; fewer of long rows and on lower levels."""
     some = 1 + some // (1 + (n > 10_000) + 3 * LOWER)
-    return ALPHAS if WHOLE else [ALPHAS[(7 * LENGTHS.index(n) + 5 * k) % len(ALPHAS)] for k in range(some)]
+    own = [ALPHAS[(7 * LENGTHS.index(n) + 5 * k) % len(ALPHAS)] for k in range(some)]
+    return ALPHAS if WHOLE else list(dict.fromkeys([*own, 1.5, 2.0]))  # which have paths of their own
 
 
 def count(n: int) -> int:

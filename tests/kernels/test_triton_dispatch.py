@@ -6,6 +6,8 @@ import sys
 
 import pytest
 import torch
+from functorch.compile import make_boxed_func
+from torch._dynamo.backends.common import aot_autograd
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 import interpreted
@@ -28,6 +30,7 @@ CALLS = {
     "sigsoftmax": (),
     "sparsegen": (0.2,),
     "sparsehourglass": (1.0,),
+    "normmax": (1.7,),
 }
 
 
@@ -54,13 +57,26 @@ def test_what_runs_on_a_gpu(name):
 
 
 def test_what_does_not():
-    assert reasons("normmax") == ["there is no Triton kernel for normmax"]
+    assert reasons("segment_softmax") == ["there is no Triton kernel for segment_softmax"]
     assert reasons("rsoftmax", detach_threshold=True) == ["detach_threshold=True has no kernel"]
-    for name in ("topk_sparsemax", "rsoftmax", "budget_sparsemax"):
-        assert reasons(name, (2, 16384)) == []
-        assert reasons(name, (2, 16385)) == ["rows longer than 16384 have no kernel of this mapping"]
-    assert reasons("entmax", (2, 10**6)) == []
-    assert reasons("entmax_loss") == [] and "target probabilities" in reasons("linear_entmax_loss", soft=True)[0]
+    for name in CALLS:
+        assert reasons(name, (2, 10**6)) == []
+    assert reasons("normmax", alpha=1.001) == reasons("normmax", alpha=2.0) == []
+    for alpha in (1.0009, 2.1):
+        (reason,) = reasons("normmax", alpha=alpha)
+        assert reason == "an alpha outside [1.001, 2] where only the formula is exact"
+    assert reasons("entmax_loss") == []
+
+
+def test_target_probabilities_of_the_layer():
+    def reasons(target):
+        with FakeTensorMode():
+            hidden, weight, y = (torch.empty(4, 9, device="cuda", dtype=d) for d in (torch.bfloat16,) * 2 + (target,))
+            request = backends.Request("linear_entmax_loss", backends.EAGER, (hidden, weight, y), {"soft": True})
+            return backends.TRITON.reasons_against(request)
+
+    assert reasons(torch.float32) == reasons(torch.bfloat16) == []
+    assert reasons(torch.float64) == ["target probabilities of torch.float64 would be rounded to torch.float32"]
 
 
 def test_attention():
@@ -75,12 +91,6 @@ def test_attention():
     assert reasons(128, torch.float32) == []
     assert reasons(129, torch.float32) == ["heads of more than 128 numbers in torch.float32 have no kernel"]
     assert reasons(dropout=0.1) == []
-
-
-def test_the_longest_row_is_that_of_the_launch_table():
-    from parsimax.kernels.triton import launch
-
-    assert launch.longest(launch.ORDERED) == triton.HELD
 
 
 def test_only_the_back_end_of_the_device_is_asked():
@@ -128,13 +138,15 @@ class Loss(torch.nn.Module):
         return parsimax.entmax15_loss(x, y)
 
 
-@pytest.mark.parametrize("model", [Attend, Loss])
-def test_losses_and_attention_are_exported_the_same(model):
-    """Not the fused layer: indexing by a tensor asks for a real GPU, fake tensors or not."""
-    shapes, more = ([(1, 2, 5, 8)] * 3, 0) if model is Attend else ([(4, 9)], 1)
+class Layer(torch.nn.Module):
+    def forward(self, x, weight, y):
+        return parsimax.linear_entmax_loss(x, weight, y)
 
+
+@pytest.mark.parametrize("model, shapes", [(Attend, [(1, 2, 5, 8)] * 3), (Loss, [(4, 9)]), (Layer, [(4, 9), (20, 9)])])
+def test_losses_and_attention_are_exported_the_same(model, shapes):
     def given(device):
-        targets = [torch.zeros(4, dtype=torch.long, device=device)] * more
+        targets = [torch.zeros(4, dtype=torch.long, device=device)] * (model is not Attend)
         return (*(torch.empty(shape, device=device) for shape in shapes), *targets)
 
     here = torch.export.export(model(), given("cpu"))
@@ -144,8 +156,51 @@ def test_losses_and_attention_are_exported_the_same(model):
     assert operators(there.graph) == operators(here.graph) != []
 
 
-def test_every_operator_has_a_kernel_for_cuda():
+def every_function(x, alpha, y, weight):
+    q = x.view(1, 2, 2, 9)
+    out = [getattr(parsimax, name)(x, *more).sum() for name, more in CALLS.items()]
+    out += [parsimax.entmax(x, alpha).sum(), parsimax.entmax15_loss(x, y), parsimax.linear_entmax_loss(x, weight, y)]
+    out += [parsimax.entmax_loss(x, y, alpha, label_smoothing=0.1)]
+    out += [parsimax.entmax_attention(q, q, q, alpha=alpha.view(1, 2, 2, 1), is_causal=True).sum()]
+    return torch.stack(out)
 
+
+def compiled(device, train):
+    """The operators of the graphs that torch.compile makes of all functions, forward, and backward if ``train``."""
+    graphs = []
+
+    def keep(module, _):
+        graphs.append(operators(module.graph))
+        return make_boxed_func(module.forward)
+
+    sizes = [(4, 9), (4, 1), (20, 9)]
+    x, alpha, weight = (torch.full(size, 1.3, device=device, requires_grad=train) for size in sizes)
+    torch._dynamo.reset()
+    backend = aot_autograd(fw_compiler=keep, bw_compiler=keep)
+    y = torch.zeros(4, dtype=torch.long, device=device)
+    out = torch.compile(every_function, fullgraph=True, backend=backend)(x, alpha, y, weight)
+    assert out.device.type == device
+    if train:
+        out.sum().backward()
+    return graphs
+
+
+def test_compiled_graphs_hold_the_same_operators():
+    here = compiled("cpu", False)
+    with FakeTensorMode():
+        assert compiled("cuda", False) == here
+    assert len(here[0]) == len(CALLS) + 5
+
+
+def test_compiled_graphs_of_training_hold_operators_that_a_gpu_has():
+    """Traced for the CPU: autograd asks for a real GPU, fake tensors or not."""
+    forward, backward = compiled("cpu", True)
+    assert len(backward) == len(forward) == len(CALLS) + 5
+    names = {name.removeprefix("parsimax.").removesuffix(".default") for name in forward + backward}
+    assert names <= {*triton.IMPLEMENTED}
+
+
+def test_every_operator_has_a_kernel_for_cuda():
     for name in triton.IMPLEMENTED:
         assert name in schemas.OPERATORS
         assert torch._C._dispatch_has_kernel_for_dispatch_key(f"parsimax::{name}", "CUDA")

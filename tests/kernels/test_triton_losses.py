@@ -7,7 +7,7 @@ import torch
 
 import interpreted
 import parsimax
-from parsimax.kernels import dispatch
+from parsimax.kernels import backends, dispatch
 from sweep import rows, truth
 
 interpreted.only()
@@ -160,6 +160,32 @@ def test_the_layer_with_its_loss(dtype, options, monkeypatch):
     ours, true = both(loss, [*tensors, alpha])
     tolerance = 1e-5 if dtype == torch.float32 else 3e-2  # the gradient of the logits is rounded for the products
     near(ours, true, dtype, tolerance)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("options", [{}, {"softcap": 5.0}, {"label_smoothing": 0.1}], ids=str)
+def test_the_layer_with_target_probabilities(dtype, options, monkeypatch):
+    """Three chunks of logits, a bias, class weights, rows without a target, a learned α. No logits are kept."""
+    monkeypatch.setattr(linear, "LOGITS", 16 * 37)
+    # The C++ kernel, whose place the operators have here, has no such targets.
+    monkeypatch.setitem(backends.CPU.serves, "linear_entmax_loss", backends.TRITON.serves["linear_entmax_loss"])
+    seen = []
+    rows = linear.rows_fwd
+    monkeypatch.setattr(linear, "rows_fwd", lambda z, *rest: seen.append(z.shape) or rows(z, *rest))
+    draw = torch.Generator().manual_seed(0)
+    tensors = [torch.randn(*shape, generator=draw).to(dtype) for shape in [(40, 12), (37, 12), (37,)]]
+    target = torch.rand(40, 37, generator=draw).pow(8)
+    target /= target.sum(-1, keepdim=True)
+    target[::9] = 0
+    alpha, weights = torch.linspace(1.1, 1.9, 40)[:, None], torch.linspace(0.5, 2, 37)
+
+    def loss(hidden, weight, bias, alpha):
+        given = {"bias": bias, "class_weight": weights, "reduction": "none", **options}
+        return parsimax.linear_entmax_loss(hidden, weight, target, alpha, **given)
+
+    ours, true = both(loss, [*tensors, alpha])
+    near(ours, true, dtype, 1e-5 if dtype == torch.float32 else 3e-2)
+    assert seen == [(16, 37), (16, 37), (8, 37)] * 2  # forward and backward
 
 
 def test_outputs_are_written_and_bits_repeat(monkeypatch):

@@ -9,7 +9,17 @@ import torch
 import interpreted
 import parsimax
 from parsimax.kernels import dispatch
-from sweep import ALPHAS, budget_rows, budget_truth, cut_truth, hourglass_truth, rows, truth
+from sweep import (
+    ALPHAS,
+    budget_rows,
+    budget_truth,
+    cut_truth,
+    hourglass_truth,
+    normmax_truth,
+    quantile_truth,
+    rows,
+    truth,
+)
 
 interpreted.only()
 from parsimax.kernels.triton import launch  # noqa: E402
@@ -19,18 +29,19 @@ inf, nan = math.inf, math.nan
 WHOLE = int(os.environ.get("PARSIMAX_KERNEL_CASES", "500")) >= 10_000  # make test-triton
 HALF = (torch.bfloat16, torch.float16)
 MIXED = torch.tensor([1.0, 1.0001, 1.9, 2.0, 3.0, inf, -1.0, nan, 0.5])
-PARAMETERS = {"alpha": MIXED, "rate": torch.linspace(-0.1, 1, 9), "budget": torch.linspace(-0.5, 7.5, 9)}
+PARAMETERS = {"rsoftmax": torch.linspace(-0.1, 1, 9), "budget_sparsemax": torch.linspace(-0.5, 7.5, 9)}
 PARAMETERS |= {
     "tsoftmax": torch.tensor([1.0, 0.5, 2.0, 1.0, 3.0, 0.2, inf, -1.0, 0.01]),
     "sparsegen": torch.tensor([0.5, 0.1, 0.0, 0.9, -3.0, 0.3, -1.0, 1.0, 0.95]),
     "sparsehourglass": torch.tensor([1.0, 0.5, 2.0, 1.0, 0.1, 3.0, 10.0, 0.0, 30.0]),
+    "normmax": torch.tensor([2.0, 1.3, 1.6, 2.0, 1.01, 1.8, 1.2, 1.0, 2.0]),
 }
 
 
 @pytest.fixture
 def tiled(monkeypatch):
     """All rows by tiles of 64 columns, as if they were longer than what is held on chip."""
-    monkeypatch.setattr(launch, "SCORES", {**launch.SCORES, "light": 0, "heavy": 0, "backward": 0})
+    monkeypatch.setattr(launch, "SCORES", dict.fromkeys(launch.SCORES, 0))
     monkeypatch.setattr(launch, "TILE", dict.fromkeys(launch.TILE, 64))
 
 
@@ -201,7 +212,7 @@ def compared(f, x, parameter, tolerance, rows=slice(None)):
 
 @pytest.mark.parametrize("n", [1, 6, 100])
 def test_budgets(n):
-    compared(parsimax.budget_sparsemax, hostile(n), PARAMETERS["budget"][:, None], 3e-6)
+    compared(parsimax.budget_sparsemax, hostile(n), PARAMETERS["budget_sparsemax"][:, None], 3e-6)
     x = hostile(n, torch.bfloat16)
     near(parsimax.budget_sparsemax(x, 2.5), reference(parsimax.budget_sparsemax, x.double(), 2.5))
 
@@ -215,18 +226,18 @@ def test_budgets_over_plateaus(budget):
 @pytest.mark.parametrize("n", [1, 6, 100])
 def test_rsoftmax(n):
     distinct = [0, 1, 2, 3, 7, 8]  # of ties any may have the gradient
-    compared(parsimax.rsoftmax, hostile(n), PARAMETERS["rate"][:, None], 3e-5, distinct)
+    compared(parsimax.rsoftmax, hostile(n), PARAMETERS["rsoftmax"][:, None], 3e-5, distinct)
     x = hostile(n, torch.bfloat16)
     near(parsimax.rsoftmax(x, 0.4), reference(parsimax.rsoftmax, x.double(), 0.4))
 
 
-@pytest.mark.parametrize("name", ["tsoftmax", "sparsegen", "sparsehourglass"])
+@pytest.mark.parametrize("name", ["tsoftmax", "sparsegen", "sparsehourglass", "normmax"])
 def test_bent_scores(name):
     function = getattr(parsimax, name)
     for n in (1, 6, 100):
         compared(function, hostile(n), PARAMETERS[name][:, None], 3e-5)
-    x = hostile(100, torch.bfloat16)
-    near(function(x, 0.6), reference(function, x.double(), 0.6))
+    x, given = hostile(100, torch.bfloat16), 1.6 if name == "normmax" else 0.6
+    near(function(x, given), reference(function, x.double(), given))
 
 
 def test_sigsoftmax():
@@ -240,15 +251,74 @@ def test_sigsoftmax():
         near(found, expected, 3e-6)
 
 
-def test_bent_scores_over_plateaus():
-    half, two = rows(200, 1.5, 8, 3), rows(200, 2.0, 8, 3)
-    answers = [(parsimax.tsoftmax(half, t), cut_truth(half, t)) for t in (0.01, 1.5, 40.0)]
-    answers += [(parsimax.sparsehourglass(two, q), hourglass_truth(two, q)) for q in (0.1, 10.0)]
+def over_plateaus(n, count):
+    """(p, the truth) of what is no entmax, around the thresholds that it comes down to."""
+    half, two = rows(n, 1.5, count, 3), rows(n, 2.0, count, 3)
+    for t in (0.01, 1.5, 40.0):
+        yield parsimax.tsoftmax(half, t), cut_truth(half, t)
+    for rate in (0.0, 0.5, 0.997):
+        yield parsimax.rsoftmax(half, rate), quantile_truth(half, rate)
+    for q in (0.1, 10.0):
+        yield parsimax.sparsehourglass(two, q), hourglass_truth(two, q)
     for lam in (-4.0, 0.25, 0.9):
         x = (two.double() * (1 - lam)).float()
-        answers.append((parsimax.sparsegen(x, lam), truth(x.double() / (1 - lam), 2.0).p))
-    for p, true in answers:
+        yield parsimax.sparsegen(x, lam), truth(x.double() / (1 - lam), 2.0).p
+    for alpha in (1.01, 1.2, 1.6, 2.0):
+        x = half.clamp(-1e4, 1e4) * (1 - 1 / alpha)
+        yield parsimax.normmax(x, alpha), normmax_truth(x, alpha)
+
+
+@pytest.mark.parametrize("n, count", [(200, 8)] if not WHOLE else [(65, 32), (1025, 32), (4097, 16)])
+def test_other_mappings_over_plateaus(n, count):
+    for p, true in over_plateaus(n, count):
         assert (p.sum(-1, dtype=torch.float64) - 1).abs().max() <= 1e-6 and (p - true).abs().max() <= 1e-6
+
+
+def test_other_mappings_over_plateaus_by_tiles(tiled):
+    for p, true in over_plateaus(*((100, 2) if not WHOLE else (1025, 16))):
+        assert (p.sum(-1, dtype=torch.float64) - 1).abs().max() <= 1e-6 and (p - true).abs().max() <= 1e-6
+
+
+SOME = [0, 1, 2, 7]  # of hostile(): without ties
+
+
+@pytest.mark.parametrize("name", PARAMETERS)
+def test_other_mappings_by_tiles(name, tiled):
+    compared(getattr(parsimax, name), hostile(100)[SOME], PARAMETERS[name][[3, 1, 2, 6], None], 3e-5)
+
+
+def test_without_a_parameter_by_tiles(tiled):
+    x = hostile(100)[ROWS]
+    g = torch.randn(x.shape, generator=torch.Generator().manual_seed(1))
+    ours, wide = x.clone().requires_grad_(), x.double().requires_grad_()
+    p, true = parsimax.sigsoftmax(ours), reference(parsimax.sigsoftmax, wide)
+    near(p, true)
+    near(torch.autograd.grad(p, ours, g)[0], torch.autograd.grad(true, wide, g.double())[0], 3e-6)
+    for k in (1, 3):
+        ours, certain = kernels.topk_sparsemax_fwd(x, k)
+        true, same = reference(lambda k=k: parsimax.topk_sparsemax(x.double(), k, return_certificate=True))
+        near(ours.sort(-1).values, true.sort(-1).values, what=str(k))
+        assert torch.equal(certain, same)
+
+
+def test_the_first_of_equal_scores_are_taken_across_tiles(tiled):
+    """A tie that starts in one tile and ends in another: k of them, the first ones, as when the row is held."""
+    x = torch.full((1, 150), -1.0)
+    x[0, 50:120] = 0.0
+    p, certain = kernels.topk_sparsemax_fwd(x, 30)
+    assert torch.equal(p[0] > 0, (torch.arange(150) >= 50) & (torch.arange(150) < 80)) and not certain
+    assert (p[p > 0] - 1 / 30).abs().max() <= 1e-8
+
+
+@pytest.mark.parametrize("share", [1e-6, 5e-7])
+def test_half_of_normmax_under_a_leader(share, monkeypatch):
+    """A million scores just above the threshold: what p is off by is what that is off by, a million times."""
+    monkeypatch.setattr(launch, "TILE", dict.fromkeys(launch.TILE, 131072))
+    x = torch.full((1, 10**6), share - 1)
+    x[0, 5] = 0.0
+    p = parsimax.normmax(x, 2.0)
+    assert abs(float(p.double().sum()) - 1) <= 1e-6
+    assert abs(float(p[0, 5]) - float(normmax_truth(x, 2.0)[0, 5])) <= 1e-6
 
 
 def everything(x):
@@ -259,6 +329,7 @@ def everything(x):
     calls += [lambda x: parsimax.entmax(x, alpha), lambda x: parsimax.topk_sparsemax(x, 3)]
     calls += [lambda x: parsimax.rsoftmax(x, 0.5), lambda x: parsimax.budget_sparsemax(x, 2.0), parsimax.sigsoftmax]
     calls += [lambda x: parsimax.tsoftmax(x, 1.5), lambda x: parsimax.sparsegen(x, 0.2), parsimax.sparsehourglass]
+    calls += [lambda x: parsimax.normmax(x, 1.7)]
     out = []
     for call in calls:
         p = call(leaf)

@@ -105,6 +105,11 @@ def mapping_checks(rows: int, lengths: tuple[int, ...], dtypes: tuple[torch.dtyp
         "topk_sparsemax": lambda x: parsimax.topk_sparsemax(x, 5),
         "rsoftmax": lambda x: parsimax.rsoftmax(x, 0.4),
         "budget_sparsemax": lambda x: parsimax.budget_sparsemax(x, 2.5),
+        "tsoftmax": lambda x: parsimax.tsoftmax(x, 1.5),
+        "sigsoftmax": parsimax.sigsoftmax,
+        "sparsegen": lambda x: parsimax.sparsegen(x, 0.2),
+        "sparsehourglass": parsimax.sparsehourglass,
+        "normmax": lambda x: parsimax.normmax(x, 1.7),
     }
     for n in lengths:
         for name, call in calls.items():

@@ -31,20 +31,26 @@ class Request(NamedTuple):
 Condition = Callable[[Request], str | None]  # the reason why a kernel does not take this, if it does not
 
 
-def _far_norm(request: Request) -> str | None:
+def _far_norm(request: Request, least: float = 1.0) -> str | None:
     """Powers of the distance from the threshold: above 2 so steep that the rounding of p hides that distance from the
     backward, towards 1 so huge that float64 takes the formula there too.
     """
     alpha = request.options.get("alpha")
     if alpha is None:
         return None
-    least = 1.1 if request.tensors[0].dtype == torch.float64 else 1.0
-    span = "[1.1, 2], in float64," if least > 1 else "(1, 2]"
+    double = request.tensors[0].dtype == torch.float64
+    least = 1.1 if double else least
+    span = (f"[{least}, 2]" if least > 1 else "(1, 2]") + (", in float64," if double else "")
     if isinstance(alpha, Tensor) and request.mode != EAGER:
         return f"a tensor alpha, which may be outside {span} where only the formula is exact"
     given = alpha.detach() if isinstance(alpha, Tensor) else torch.tensor(float(alpha))
     far = bool((((given > 1) & (given < least)) | ((given > 2) & (given < math.inf))).any())
     return f"an alpha outside {span} where only the formula is exact" if far else None
+
+
+def _far_norm_in_float64(request: Request) -> str | None:
+    """Nearer to 1 than that, float64 inside the kernel would not prove its answer for every row."""
+    return _far_norm(request, 1.001)
 
 
 def _sized_by_values(request: Request) -> str | None:
@@ -164,18 +170,20 @@ def _custom(request: Request) -> str | None:
     return "a structure given by an oracle in Python has no kernel" if request.options.get("custom") else None
 
 
-def _classes_only(request: Request) -> str | None:
-    return "target probabilities have no kernel, class indices have" if request.options.get("soft") else None
+def _soft_layer(request: Request) -> str | None:
+    """Target probabilities of the fused layer, the third tensor, are read in float32."""
+    if not request.options.get("soft"):
+        return None
+    target = request.tensors[2]
+    if target.requires_grad:
+        return "target probabilities that need a gradient have no kernel"
+    wide = target.dtype == torch.float64
+    return "target probabilities of torch.float64 would be rounded to torch.float32" if wide else None
 
 
 def _double(request: Request) -> str | None:
     """Of what is mapped; a parameter may be float64."""
     return "float64 is computed by the formula, in float64" if request.tensors[0].dtype == torch.float64 else None
-
-
-def _long(request: Request) -> str | None:
-    longest = request.tensors[0].shape[-1] > triton.HELD
-    return f"rows longer than {triton.HELD} have no kernel of this mapping" if longest else None
 
 
 def _wide(request: Request) -> str | None:
@@ -277,18 +285,19 @@ TRITON = Backend(
         "entmax15": (_double,),
         "entmax": (_double,),
         "support": (_double, _sized_by_values),
-        "topk_sparsemax": (_double, _long),
-        "rsoftmax": (_double, _detached, _long),
-        "budget_sparsemax": (_double, _long),
-        "tsoftmax": (_double, _long),
-        "sigsoftmax": (_double, _long),
-        "sparsegen": (_double, _long),
-        "sparsehourglass": (_double, _long),
+        "topk_sparsemax": (_double,),
+        "rsoftmax": (_double, _detached),
+        "budget_sparsemax": (_double,),
+        "tsoftmax": (_double,),
+        "sigsoftmax": (_double,),
+        "sparsegen": (_double,),
+        "sparsehourglass": (_double,),
+        "normmax": (_double, _far_norm_in_float64),
         "sparsemax_loss": (_double, *_LOSS),
         "entmax15_loss": (_double, *_LOSS),
         "entmax_loss": (_double, *_LOSS),
         "fenchel_young_loss": (_double, *_LOSS),
-        "linear_entmax_loss": (_double, _classes_only, _smoothed_layer),
+        "linear_entmax_loss": (_double, _soft_layer, _smoothed_layer),
         "entmax_attention": (_double, _weights, _wide),
     },
 )

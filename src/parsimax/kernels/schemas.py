@@ -305,7 +305,10 @@ def _support(x: Tensor, lead: tuple[int, ...], numbers: int, most: int, keep: bo
     "float softcap, bool need_state) -> (Tensor loss, Tensor state, Tensor index, Tensor support, Tensor count)"
 )
 def _linear_loss_fwd(hidden: Tensor, weight: Tensor, *rest: Any) -> tuple[Tensor, ...]:
-    """(loss of each row of hidden (N, d), and the support); the numbers are (maximum, edge, dloss/dα)."""
+    """(loss of each row of hidden (N, d), and the support); the numbers are (maximum, edge, dloss/dα).
+
+    ``target`` is int64, one per row; or, where a back end takes that, a coefficient of each class, (N, V) in float32.
+    """
     rows = hidden.shape[:1]
     return hidden.new_empty(rows, dtype=wide(hidden)), *_support(hidden, rows, 3, weight.shape[0], rest[-1])
 

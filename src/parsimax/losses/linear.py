@@ -18,7 +18,7 @@ from ..engine.precision import work_dtype
 from ..kernels.schemas import wide
 from .chunks import Plan, chunked_losses, logits_of, smooth_term, whole_losses
 from .contract import Options, check_class_weight, check_no_weight, check_targets, loss_dtype, reduced
-from .entmax_loss import bind, by_formula
+from .entmax_loss import bind, by_formula, soft_by_formula
 from .fused_linear import linear_row_losses
 
 SOFTCAP = Interval(0, math.inf, closed_low=False, closed_high=False)
@@ -121,7 +121,20 @@ def linear_entmax_loss(
     return reduced(loss, count, reduction).to(hidden.dtype)
 
 
+def _by_soft_kernel(plan: Plan, hidden: Tensor, weight: Tensor, bias: Tensor | None, *rest: Tensor) -> Tensor:
+    *raw, target, class_weight = rest
+    work = work_dtype(hidden.device)
+    if plan.smoothing:
+        target = (1 - plan.smoothing) * target.to(work) + plan.smoothing / weight.shape[0]
+    coefficients = (target.to(work) * class_weight.to(work)).to(wide(hidden))
+    run = torch.ops.parsimax.linear_entmax_loss if torch.compiler.is_compiling() else _kernel
+    loss: Tensor = run(hidden, weight, bias, raw[0] if raw else None, coefficients, plan.value, plan.softcap or 0.0)
+    return loss.to(work)
+
+
 def _by_kernel(plan: Plan, hidden: Tensor, weight: Tensor, bias: Tensor | None, *rest: Tensor) -> Tensor:
+    if plan.soft:
+        return _by_soft_kernel(plan, hidden, weight, bias, *rest)
     *raw, index, keep, class_weight = rest
     work, n = work_dtype(hidden.device), weight.shape[0]
     index, keep = index.expand(hidden.shape[0], 1), keep.expand(hidden.shape[0], 1)
@@ -129,7 +142,7 @@ def _by_kernel(plan: Plan, hidden: Tensor, weight: Tensor, bias: Tensor | None, 
     run = torch.ops.parsimax.linear_entmax_loss if torch.compiler.is_compiling() else _kernel
     loss = run(hidden, weight, bias, raw[0] if raw else None, target, plan.value, plan.softcap or 0.0).to(work)
     cw = class_weight.reshape(-1).to(work)
-    own = cw[index.squeeze(-1)]
+    own = cw.gather(0, index.squeeze(-1))
     if not plan.smoothing:
         return torch.where(own != 0, own * loss, 0)
     # With ℓ the loss of the target: Ω* = ℓ + z_c, so sum_k w_k ℓ_k = (sum w)(ℓ + z_c) - sum_k w_k z_k.
@@ -151,7 +164,8 @@ def _formula(
     softcap: float,
 ) -> Tensor:
     """The losses of rows, 0 where the target is -1, with all logits at once."""
-    return by_formula(logits_of(hidden, weight, bias, softcap or None), target, alpha, value).to(wide(hidden))
+    rows = soft_by_formula if target.is_floating_point() else by_formula
+    return rows(logits_of(hidden, weight, bias, softcap or None), target, alpha, value).to(wide(hidden))
 
 
 _kernel = partial(linear_row_losses, whole=_formula)

@@ -303,12 +303,13 @@ struct LaneSearch {
 // The same for alpha = 2 or 1.5 in every lane (-inf beyond a row's count), from E. Its last step is kept apart as the
 // low part.
 template <class T, Kind A> constexpr T LANE_SLOPE = A == SPARSEMAX ? T(1) : T(0.5);
-template <class T, Kind A> struct FixedSearch {
+template <Kind A>
+constexpr parsimax::Exit LANE_EXIT = A == SPARSEMAX ? parsimax::SPARSEMAX_LANE : parsimax::ENTMAX15_LANE;
+template <class T, Kind A, parsimax::Exit EXIT = LANE_EXIT<A>> struct FixedSearch {
   V<T> E = all<T>(1), step{}, live = all<T>(1);
   // One pass over an even number of columns, of which at most `count` are in the support. Whether it goes on.
   [[gnu::always_inline]] bool advance(const V<T>* z, i64 columns, V<T> count) {
-    const T TOL = T(
-        tolerance(A == SPARSEMAX ? parsimax::SPARSEMAX_LANE : parsimax::ENTMAX15_LANE, same<T, float> ? 1e-7 : 1e-15));
+    const T TOL = T(tolerance(EXIT, same<T, float> ? 1e-7 : 1e-15));
     const V<T> at = E - (live > 0 ? step : V<T>{});
     V<T> k{}, k1{};
     Wide<T> total;
@@ -362,7 +363,6 @@ inline unsigned evaluate_lanes_fixed(const V<T>* z, V<T>* out, i64 columns, V<T>
     for (i64 j = 0; j < columns; j++) out[j] *= scale;
     size *= moved > 1 ? moved : all<T>(1);
   }
-  return nle_bits<T>(size,
-                     all<T>(tolerance(A == SPARSEMAX ? parsimax::SPARSEMAX_LANE : parsimax::ENTMAX15_LANE, PROOF<T>)));
+  return nle_bits<T>(size, all<T>(tolerance(LANE_EXIT<A>, PROOF<T>)));
 }
 }  // namespace

@@ -18,7 +18,9 @@ enum Exit {
   GENERAL_LANE,
   SPARSEMAX_LANE,
   ENTMAX15_LANE,
-  BUDGET_ROW
+  BUDGET_ROW,
+  SPARSEMAX_COLUMN,
+  ENTMAX15_COLUMN
 };
 #if defined(PARSIMAX_MUTATIONS)
 extern const int mutation;

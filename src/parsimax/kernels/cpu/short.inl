@@ -175,9 +175,10 @@ constexpr i64 ALL_COLUMNS = VB == 64 ? 0 : 64;  // the longest of them; AVX-512 
 template <class T, class S, Kind A, int GROUPS>
 inline unsigned map_columns(const S* x, S* p, i64 n, int rows, char* room, unsigned which) {
   constexpr int L = W<T>;
+  constexpr parsimax::Exit EXIT = A == SPARSEMAX ? parsimax::SPARSEMAX_COLUMN : parsimax::ENTMAX15_COLUMN;
   const i64 columns = (n + L - 1) / L * L;
   unsigned odd = ~which;
-  FixedSearch<T, A> search[GROUPS];
+  FixedSearch<T, A, EXIT> search[GROUPS];
   for (int g = 0; g < GROUPS; g++) {
     const S* from = x + g * L * n;
     V<T>*z = (V<T>*)room + g * columns, top[L], m = all<T>(-INF<T>), bad{};
@@ -226,9 +227,7 @@ inline unsigned map_columns(const S* x, S* p, i64 n, int rows, char* room, unsig
           if (wanted >> r & 1) store<S, T>(to + r * n + i, v, n - i);
         });
     }
-    const V<T> off = narrow<T>(total - 1), size = off < 0 ? -off : off,
-               enough =
-                   all<T>(tolerance(A == SPARSEMAX ? parsimax::SPARSEMAX_LANE : parsimax::ENTMAX15_LANE, PROOF<T>));
+    const V<T> off = narrow<T>(total - 1), size = off < 0 ? -off : off, enough = all<T>(tolerance(EXIT, PROOF<T>));
     odd |= nle_bits<T>(size, enough) << g * L;
   }
   return ~odd;
@@ -382,7 +381,8 @@ template <class S> void map_block(const parsimax::MapArgs& args, i64 first, i64 
   const Scratch sc{(char*)scratch, n};
   for (i64 r = first; r < last && args.dense; r++) args.dense[r].kind = DenseRow::NOT;
   i64 r = first;
-  for (; VB < 64 && n <= parsimax::SHORT && r + 2 * L <= last; r += 2 * L) map_some<S, 2>(args, r, last, columns, sc);
+  for (; VB < 64 && n <= (VB == 32 && same<T, float> ? LANE_LONGEST : parsimax::SHORT) && r + 2 * L <= last; r += 2 * L)
+    map_some<S, 2>(args, r, last, columns, sc);
   for (; r < last && n <= (same<T, float> ? LANE_LONGEST : parsimax::SHORT); r += L)
     map_some<S, 1>(args, r, last, columns, sc);
   for (; r < last; r++) map_one<S>(args, r, sc);
@@ -423,7 +423,7 @@ template <class S> void grad_block(const parsimax::GradArgs& args, i64 first, i6
     const LaneKinds<T> k(args.alpha, r, last, 2.5);
     const bool stream = streams<S>(args.stream, n);
     unsigned done = 0;
-    if (!da && n < GRAD_PLAIN && (k.two == k.all() || k.half == k.all())) {  // what grad_one does with each
+    if (!da && n < GRAD_SPARSE && (k.two == k.all() || k.half == k.all())) {  // what grad_one does with each
       grad_plain<T>(k.two ? SPARSEMAX : ENTMAX15, p, g, dx, n, k.rows, stream, sc.numbers<T>(0));
       continue;
     }

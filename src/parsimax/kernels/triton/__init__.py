@@ -32,14 +32,13 @@ IMPLEMENTED = dict.fromkeys(
 )
 IMPLEMENTED |= {
     f"_{name}_{way}": "scaled"
-    for name in ("tsoftmax", "sigsoftmax", "sparsegen", "hourglass")
+    for name in ("tsoftmax", "sigsoftmax", "sparsegen", "hourglass", "normmax")
     for way in ("fwd", "bwd")
 }
 IMPLEMENTED |= dict.fromkeys(("_loss_fwd", "_loss_bwd", "_soft_loss_fwd", "_soft_loss_bwd"), "losses")
 IMPLEMENTED |= dict.fromkeys(("_linear_loss_fwd", "_linear_loss_bwd"), "linear")
 IMPLEMENTED |= dict.fromkeys(("_attention_fwd", "_attention_bwd"), "attention")
 WIDEST = {2: 256, 4: 128}  # the largest head of attention, by the bytes of a number
-HELD = 16384  # the longest row of the mappings that need an order: launch.longest(launch.ORDERED)
 
 
 def _problem() -> str | None:

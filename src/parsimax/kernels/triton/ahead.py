@@ -1,7 +1,8 @@
 """Compile kernels ahead of time for architectures that are not here, and read off what they use.
 
 ``python -m parsimax.kernels.triton.ahead [--arch sm_90 …] [--all]`` prints a table of registers, spills and shared
-memory, and ends with 1 if a kernel spills more than it may or wants more shared memory than there is. It needs no GPU.
+memory, and ends with 1 if a kernel spills more than it may or wants more shared memory than there is, which the table
+has in bold. It needs no GPU.
 """
 
 from __future__ import annotations
@@ -12,8 +13,9 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field, replace
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +45,7 @@ class Job:
     integers: str = "i32"
     numbers: tuple[str, ...] = ()  # arguments that are float32
     lanes: int | None = 32  # of a warp, if the launch reckons with threads: then warps of 64 are half as many
-    common: bool = field(default=False, compare=False)  # among the most used third
+    common: bool = field(default=False, compare=False)  # among the most used
 
     @property
     def name(self) -> str:
@@ -122,35 +124,47 @@ def _assembled(ptx: str, cubin: bytes, version: int) -> tuple[int, int]:
     return int(usage.group(1)), int(usage.group(2))
 
 
-def jobs() -> Iterator[Job]:
-    """Every kernel with every type and option that changes its code."""
+def jobs() -> list[Job]:
+    """Every kernel with every type and option that changes its code: rows by tiles are the same at every length."""
     from . import ahead_attention, ahead_losses, ahead_rows
 
-    yield from ahead_rows.jobs()
-    yield from ahead_losses.jobs()
-    yield from ahead_attention.jobs()
+    found: dict[str, Job] = {}
+    for job in (*ahead_rows.jobs(), *ahead_losses.jobs(), *ahead_attention.jobs()):
+        code = repr((job.name, job.pointers, job.constants, job.warps, job.stages))
+        first = found.setdefault(code, job)
+        found[code] = replace(first, common=first.common or job.common)
+    return list(found.values())
+
+
+def usage_of(number: int, arch: str) -> Usage:
+    """Of a job by its number: kernels do not travel between processes."""
+    return compiled(jobs()[number], arch)
+
+
+def cell(usage: Usage, arch: str) -> str:
+    """Registers, bytes spilled and KB of shared memory, where there are any."""
+    words = f"{usage.registers}"
+    words += f", spills {usage.spilled} B" if usage.spilled else ""
+    words += f", {usage.shared / 1024:.0f} KB" if usage.shared >= 1024 else ""
+    return f"**{words}**" if usage.wrong(arch) else words
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m parsimax.kernels.triton.ahead", description=__doc__)
     parser.add_argument("--arch", nargs="*", default=list(TARGETS), choices=list(TARGETS))
-    parser.add_argument("--all", action="store_true", help="every option, not only the most used third")
+    parser.add_argument("--all", action="store_true", help="every option, not only the most used")
     parser.add_argument("--only", default="", help="kernels whose name contains this")
+    parser.add_argument("--processes", type=int, default=1, help="compile so many at a time")
     chosen = parser.parse_args()
-    print("| kernel | case | architecture | warps | registers | spilled bytes | shared KB |")
-    print("|---" * 7 + "|")
+    print("| kernel | case | warps | " + " | ".join(chosen.arch) + " |\n" + "|---" * (3 + len(chosen.arch)) + "|")
+    some = [(i, job) for i, job in enumerate(jobs()) if chosen.only in job.name and (chosen.all or job.common)]
     failed = 0
-    for job in jobs():
-        if chosen.only not in job.name or not (chosen.all or job.common):
-            continue
-        for arch in chosen.arch:
-            usage = compiled(job, arch)
-            wrong = usage.wrong(arch)
-            failed += wrong is not None
-            spilled = f"**{usage.spilled}**" if wrong else str(usage.spilled)
-            shared = f"{usage.shared / 1024:.0f}"
-            row = (job.name, job.case, arch, job.warps, usage.registers, spilled, shared)
-            print(f"| {' | '.join(map(str, row))} |", flush=True)
+    with ProcessPoolExecutor(chosen.processes, get_context("spawn")) as pool:
+        found = [[pool.submit(usage_of, i, arch) for arch in chosen.arch] for i, _ in some]
+        for (_, job), usages in zip(some, found, strict=True):
+            cells = [cell(usage.result(), arch) for usage, arch in zip(usages, chosen.arch, strict=True)]
+            failed += any(words.startswith("**") for words in cells)
+            print(f"| {' | '.join((job.name, job.case, str(job.warps), *cells))} |", flush=True)
     return 1 if failed else 0
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 from . import launch
 from .ahead import POINTERS, Job
@@ -10,6 +11,10 @@ from .ahead_rows import KINDS, LENGTHS, shape_of
 from .device import loss
 
 COMMON = {("float32", 32000, "1.5"), ("bfloat16", 32000, "α")}
+
+
+def forward_shape(n: int, kind: str) -> tuple[dict[str, Any], int]:
+    return shape_of(n, launch.HEAVIEST if kind == "α" else launch.LIGHT)
 
 
 def jobs() -> Iterator[Job]:
@@ -27,9 +32,10 @@ def jobs() -> Iterator[Job]:
                         pointers |= {"Weight": weight, "WeightSum": weight} if weight else {}
                         constants = {"KIND": number.value, "SMOOTH": smooth, "SOFT": False, **shape}
                         forward = {**pointers, "Loss": "*fp32"}
-                        by = {**constants, "BY_ALPHA": kind == "α"}
+                        held, many = forward_shape(n, kind)
+                        by = {**constants, **held, "BY_ALPHA": kind == "α"}
                         numbers = ("smoothing",)
-                        yield Job(loss.forward, case, forward, by, warps, numbers=numbers, common=common)
+                        yield Job(loss.forward, case, forward, by, many, numbers=numbers, common=common)
                         backward = {**pointers, "G": "*fp32", "Dx": x}
                         yield Job(loss.backward, case, backward, constants, warps, numbers=numbers, common=common)
 
@@ -39,7 +45,8 @@ def _soft(type_: str, x: str, n: int, kind: str, number: int) -> Iterator[Job]:
     case, common = f"{type_}, n = {n}, α = {kind}, target probabilities", (type_, n, kind) == ("float32", 1000, "1.5")
     pointers = {"X": x, "Alpha": "*fp64" if kind == "α" else x, "State": "*fp64", "Weight": x, "WeightSum": "*fp32"}
     constants = {"KIND": number, "SMOOTH": False, "SOFT": True, **shape}
-    by, numbers = {**constants, "BY_ALPHA": kind == "α"}, ("smoothing",)
-    yield Job(loss.forward, case, {**pointers, "Loss": "*fp32"}, by, warps, numbers=numbers, common=common)
+    held, many = forward_shape(n, kind)
+    by, numbers = {**constants, **held, "BY_ALPHA": kind == "α"}, ("smoothing",)
+    yield Job(loss.forward, case, {**pointers, "Loss": "*fp32"}, by, many, numbers=numbers, common=common)
     backward = {**pointers, "G": "*fp32", "Dx": x}
     yield Job(loss.backward, case, backward, constants, warps, numbers=numbers, common=common)

@@ -7,7 +7,7 @@ from typing import Any
 
 from . import launch
 from .ahead import POINTERS, Job
-from .device import entmax, gradient, order, scaled, steps
+from .device import entmax, gradient, normmax, order, scaled, steps
 
 LENGTHS = (64, 1000, 8000, 32000, 200_000)
 KINDS = {"1.5": steps.ENTMAX15, "2": steps.SPARSEMAX, "α": steps.ANY, "1": steps.SOFTMAX, "∞": steps.ARGMAX}
@@ -26,7 +26,7 @@ def jobs() -> Iterator[Job]:
         for n in LENGTHS:
             for kind, number in KINDS.items():
                 yield from _entmax(type_, x, n, kind, number.value)
-        for n in (64, 1000, 8000, launch.longest(launch.ORDERED)):
+        for n in (64, 1000, 8000, launch.longest(launch.ORDERED), 200_000):
             yield from _ordered(type_, x, n)
 
 
@@ -55,7 +55,8 @@ def _entmax(type_: str, x: str, n: int, kind: str, number: int) -> Iterator[Job]
 def _ordered(type_: str, x: str, n: int) -> Iterator[Job]:
     shape, warps = shape_of(n, launch.ORDERED)
     case, common = f"{type_}, n = {n}", (type_, n) == ("bfloat16", 8000)
-    yield Job(order.topk, case, {"X": x, "P": x, "Certain": "*i8"}, shape, warps, common=common)
+    by_tiles = (type_, n) == ("float32", 200_000)  # the place in a row by histograms
+    yield Job(order.topk, case, {"X": x, "P": x, "Certain": "*i8"}, shape, warps, common=common or by_tiles)
     yield Job(order.budget, case, {"X": x, "P": x, "Budget": "*fp64"}, shape, warps, common=common)
     yield Job(order.rsoftmax, case, {"X": x, "P": x, "Rate": "*fp64"}, shape, warps, common=common)
     need = {"NEED": True, **shape}
@@ -76,3 +77,10 @@ def _ordered(type_: str, x: str, n: int) -> Iterator[Job]:
     yield Job(scaled.sparsegen_backward, case, pointers, need, warps, common=common)
     pointers = {**back, **one, "Q": "*fp64", "Dq": "*fp64"}
     yield Job(scaled.hourglass_backward, case, pointers, need, warps, common=common)
+    shape, warps = shape_of(n, launch.HEAVIEST)
+    yield Job(normmax.forward, case, {**one, "Alpha": "*fp64"}, shape, warps, common=common)
+    pointers = {**back, "P": x, "Alpha": "*fp64", "Dalpha": "*fp64"}
+    for by in (False, True):
+        words = f"{case}, dα" if by else case
+        own = {name: type_ for name, type_ in pointers.items() if by or name != "Dalpha"}
+        yield Job(normmax.backward, words, own, {"NEED": by, **shape}, warps, common=common and by)

@@ -15,9 +15,11 @@ from . import interpreter, table
 
 THREADS = 1024  # at most, of a program
 LANES = 64 if torch.version.hip else 32  # of a warp
-LIGHT, HEAVY, ORDERED, BACKWARD = "light", "heavy", "ordered", "backward"
-SCORES = {LIGHT: 16, HEAVY: 8, ORDERED: 16, BACKWARD: 32}  # that a thread can hold, by what is done with them
-TILE = {LIGHT: 4096, HEAVY: 2048, BACKWARD: 4096}  # columns at once of a row that is not held
+LIGHT, HEAVY, ORDERED, HEAVIEST, BACKWARD = "light", "heavy", "ordered", "heaviest", "backward"
+# Scores that a thread can hold, by what is done with them, and columns at once of a row that is not held. Heavy are
+# powers of any α, heaviest those and their slopes by α, and powers in float64.
+SCORES = {LIGHT: 16, HEAVY: 8, ORDERED: 16, HEAVIEST: 4, BACKWARD: 32}
+TILE = {LIGHT: 4096, HEAVY: 2048, ORDERED: 4096, HEAVIEST: 2048, BACKWARD: 4096}
 MEASURED = table.read()
 SCORES |= MEASURED.get("scores", {})
 TILE |= MEASURED.get("tile", {})

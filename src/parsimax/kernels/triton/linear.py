@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from ..schemas import CAP
-from .losses import loss_bwd, loss_fwd
+from .losses import loss_bwd, loss_fwd, soft_loss_bwd, soft_loss_fwd
 
 LOGITS = 1 << 24  # in a chunk: 64 MB
 
@@ -41,6 +41,21 @@ def of_rows(alpha: Tensor | None, part: slice) -> Tensor | None:
     return alpha if alpha is None or alpha.numel() == 1 else alpha.reshape(-1)[part]
 
 
+def rows_fwd(z: Tensor, target: Tensor, alpha: Tensor | None, value: float) -> tuple[Tensor, Tensor]:
+    """(losses, state) of a chunk, against classes or against coefficients of all of them."""
+    if target.is_floating_point():
+        return soft_loss_fwd(z, target.to(z.dtype), alpha, value)[:2]
+    return loss_fwd(z, target, alpha, value, 0.0, None)[:2]
+
+
+def rows_bwd(z: Tensor, target: Tensor, g: Tensor, alpha: Tensor | None, value: float) -> Tensor:
+    """The gradient by a chunk's logits."""
+    state = rows_fwd(z, target, alpha, value)[1]
+    if target.is_floating_point():
+        return soft_loss_bwd(z, target.to(z.dtype), g, alpha, value, state)[0]
+    return loss_bwd(z, target, g, alpha, value, 0.0, None, state)[0]
+
+
 def linear_loss_fwd(
     hidden: Tensor,
     weight: Tensor,
@@ -57,7 +72,7 @@ def linear_loss_fwd(
     loss, state = new(rows, dtype=torch.float32), hidden.new_zeros((rows, 3), dtype=torch.float64)
     for part in chunks(rows, classes):
         z = logits(hidden[part], weight, bias, softcap)
-        loss[part], found = loss_fwd(z, target[part], of_rows(alpha, part), value, 0.0, None)[:2]
+        loss[part], found = rows_fwd(z, target[part], of_rows(alpha, part), value)
         state[part, 2] = found[:, 3]
     cap = min(CAP, classes) if keep else 0
     kept = new((rows, cap), dtype=torch.int32), new((rows, cap), dtype=torch.float32)
@@ -80,9 +95,7 @@ def linear_loss_bwd(
     dbias = torch.zeros(0 if bias is None else bias.shape[0], dtype=torch.float32, device=weight.device)
     for part in chunks(hidden.shape[0], weight.shape[0]):
         z = logits(hidden[part], weight, bias, softcap)
-        given = (of_rows(alpha, part), value, 0.0, None)
-        found = loss_fwd(z, target[part], *given)[1]
-        dz = loss_bwd(z, target[part], g[part], *given, found)[0]
+        dz = rows_bwd(z, target[part], g[part], of_rows(alpha, part), value)
         if softcap:
             dz = dz * (1 - (z / softcap).square())
         if bias is not None:

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from . import launch
 from .device import loss as kernels
+from .device import steps
 from .rows import alpha_of, effort, flat, options
 
 
@@ -52,7 +53,7 @@ def _forward(
     kept = new((count, cap), dtype=torch.int32), new((count, cap), dtype=torch.float32)
     if x.numel():
         memory, stride, kind = alpha_of(alpha, value, x)
-        table = launch.rows(n, effort(kind))
+        table = launch.rows(n, launch.LIGHT if kind != steps.ANY else launch.HEAVIEST)
         kernels.forward[(-(-count // table.R),)](
             rows, target, memory, weight, _sum_of(weight, soft), loss, state,
             rows.stride(0), stride, count, n, smoothing,

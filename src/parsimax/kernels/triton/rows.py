@@ -124,18 +124,16 @@ def entmax_learned_bwd(
     return _backward(x, g, alpha, 0.0, state, need)
 
 
-def held(x: Tensor) -> tuple[Tensor, int, int, tuple[int], dict[str, Any]]:
-    """(rows, their number, their length, the grid, options) for the mappings whose rows are always held on chip."""
+def spread(x: Tensor, effort: str = launch.ORDERED) -> tuple[Tensor, int, int, tuple[int], dict[str, Any]]:
+    """(rows, their number, their length, the grid, options) of a launch."""
     rows = flat(x)
     count, n = rows.shape
-    if n > launch.longest(launch.ORDERED):
-        raise ValueError(f"rows of {n} scores are longer than this kernel takes, {launch.longest(launch.ORDERED)}")
-    table = launch.rows(n, launch.ORDERED)
+    table = launch.rows(n, effort)
     return rows, count, n, (-(-count // table.R),), options(table)
 
 
 def topk_sparsemax_fwd(x: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    rows, count, n, grid, more = held(x)
+    rows, count, n, grid, more = spread(x)
     p = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     certain = torch.empty(count, dtype=torch.bool, device=x.device)
     if x.numel():
@@ -144,7 +142,7 @@ def topk_sparsemax_fwd(x: Tensor, k: int) -> tuple[Tensor, Tensor]:
 
 
 def budget_fwd(x: Tensor, budget: Tensor | None, value: float) -> Tensor:
-    rows, count, n, grid, more = held(x)
+    rows, count, n, grid, more = spread(x)
     memory, stride = per_row(budget, value, x)
     p = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     if x.numel():
@@ -153,7 +151,7 @@ def budget_fwd(x: Tensor, budget: Tensor | None, value: float) -> Tensor:
 
 
 def budget_bwd(p: Tensor, g: Tensor, need: bool) -> tuple[Tensor, Tensor]:
-    rows, count, n, grid, more = held(p.contiguous())
+    rows, count, n, grid, more = spread(p.contiguous())
     g = flat(g)
     dx = torch.empty(p.shape, dtype=p.dtype, device=p.device)
     change = torch.zeros(count if need else 0, dtype=torch.float64, device=p.device)
@@ -163,7 +161,7 @@ def budget_bwd(p: Tensor, g: Tensor, need: bool) -> tuple[Tensor, Tensor]:
 
 
 def rsoftmax_fwd(x: Tensor, rate: Tensor | None, value: float) -> Tensor:
-    rows, count, n, grid, more = held(x)
+    rows, count, n, grid, more = spread(x)
     memory, stride = per_row(rate, value, x)
     p = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     if x.numel():
@@ -179,7 +177,7 @@ def rsoftmax_keep(x: Tensor, rate: Tensor | None, value: float) -> tuple[Tensor,
 def rsoftmax_bwd(
     x: Tensor, g: Tensor, rate: Tensor | None, value: float, cuts: Tensor | None, need: bool
 ) -> tuple[Tensor, Tensor]:
-    rows, count, n, grid, more = held(x)
+    rows, count, n, grid, more = spread(x)
     memory, stride = per_row(rate, value, x)
     g = flat(g)
     dx = torch.empty(x.shape, dtype=x.dtype, device=x.device)

@@ -1,4 +1,5 @@
-"""The operators of t-softmax, sigsoftmax, sparsegen and sparsehourglass, by the kernels of ``device/scaled.py``."""
+"""The operators of t-softmax, sigsoftmax, sparsegen, sparsehourglass and normmax, by the kernels of
+``device/scaled.py`` and ``device/normmax.py``."""
 
 from __future__ import annotations
 
@@ -7,12 +8,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from . import launch
+from .device import normmax
 from .device import scaled as kernels
-from .rows import flat, held, per_row
+from .rows import flat, per_row, spread
 
 
-def _forward(kernel: Any, x: Tensor, parameter: Tensor | None, value: float) -> Tensor:
-    rows, count, n, grid, more = held(x)
+def _forward(kernel: Any, x: Tensor, parameter: Tensor | None, value: float, effort: str = launch.ORDERED) -> Tensor:
+    rows, count, n, grid, more = spread(x, effort)
     memory, stride = per_row(parameter, value, x)
     p = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     if x.numel():
@@ -30,7 +33,7 @@ def tsoftmax_fwd(x: Tensor, t: Tensor | None, value: float) -> Tensor:
 
 
 def tsoftmax_bwd(x: Tensor, g: Tensor, t: Tensor | None, value: float, need: bool) -> tuple[Tensor, Tensor]:
-    rows, count, n, grid, more = held(x)
+    rows, count, n, grid, more = spread(x)
     memory, stride = per_row(t, value, x)
     g = flat(g)
     dx, change = _results(x, count, need)
@@ -43,7 +46,7 @@ def tsoftmax_bwd(x: Tensor, g: Tensor, t: Tensor | None, value: float, need: boo
 
 
 def sigsoftmax_fwd(x: Tensor) -> Tensor:
-    rows, count, n, grid, more = held(x)
+    rows, count, n, grid, more = spread(x)
     p = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     if x.numel():
         kernels.sigsoftmax[grid](rows, p, rows.stride(0), count, n, **more)
@@ -51,7 +54,7 @@ def sigsoftmax_fwd(x: Tensor) -> Tensor:
 
 
 def sigsoftmax_bwd(x: Tensor, g: Tensor) -> Tensor:
-    rows, count, n, grid, more = held(x)
+    rows, count, n, grid, more = spread(x)
     g = flat(g)
     dx = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     if x.numel():
@@ -64,7 +67,7 @@ def sparsegen_fwd(x: Tensor, lam: Tensor | None, value: float) -> Tensor:
 
 
 def sparsegen_bwd(p: Tensor, g: Tensor, lam: Tensor | None, value: float, need: bool) -> tuple[Tensor, Tensor]:
-    rows, count, n, grid, more = held(p.contiguous())
+    rows, count, n, grid, more = spread(p.contiguous())
     memory, stride = per_row(lam, value, p)
     g = flat(g)
     dx, change = _results(p, count, need)
@@ -80,7 +83,7 @@ def hourglass_fwd(x: Tensor, q: Tensor | None, value: float) -> Tensor:
 
 
 def hourglass_bwd(x: Tensor, p: Tensor, g: Tensor, q: Tensor | None, value: float, need: bool) -> tuple[Tensor, Tensor]:
-    rows, count, n, grid, more = held(x)
+    rows, count, n, grid, more = spread(x)
     memory, stride = per_row(q, value, x)
     p, g = flat(p).contiguous(), flat(g)
     dx, change = _results(x, count, need)
@@ -89,4 +92,20 @@ def hourglass_bwd(x: Tensor, p: Tensor, g: Tensor, q: Tensor | None, value: floa
             rows, p, g, memory, dx, change if need else None, rows.stride(0), g.stride(0), stride, count, n,
             NEED=need, **more,
         )  # fmt: skip
+    return dx, change
+
+
+def normmax_fwd(x: Tensor, alpha: Tensor | None, value: float) -> Tensor:
+    return _forward(normmax.forward, x, alpha, value, launch.HEAVIEST)
+
+
+def normmax_bwd(p: Tensor, g: Tensor, alpha: Tensor | None, value: float, need: bool) -> tuple[Tensor, Tensor]:
+    rows, count, n, grid, more = spread(p.contiguous(), launch.HEAVIEST)
+    memory, stride = per_row(alpha, value, p)
+    g = flat(g)
+    dx, change = _results(p, count, need)
+    if p.numel():
+        normmax.backward[grid](
+            rows, g, memory, dx, change if need else None, g.stride(0), stride, count, n, NEED=need, **more
+        )
     return dx, change

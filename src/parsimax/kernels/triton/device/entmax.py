@@ -309,6 +309,9 @@ def forward(X, Alpha, P, State, Index, Count, stride_x, stride_a, count, n, cap,
         X, x, rows, stride_x, count, n, top, dead, hard, b, KIND, B, ONE
     )
     nan = nan | (proved == 0)
+    if WRITE == 1:
+        tl.store(State + 2 * rows, tl.where(nan, float("nan"), tl.where(empty | hard, 0.0, E)), mask=rows < count)
+        tl.store(State + 2 * rows + 1, w, mask=rows < count)
     bits = tl.where(nan, -1, bits)
     found = tl.where(dead, 0, 0)
     if ONE:
@@ -323,6 +326,3 @@ def forward(X, Alpha, P, State, Index, Count, stride_x, stride_a, count, n, cap,
             found = put(p, P, Index, found, rows, start, count, n, cap, WRITE, R, B)
     if WRITE == 2:
         tl.store(Count + rows, found.to(tl.int64), mask=rows < count)
-    if WRITE == 1:
-        tl.store(State + 2 * rows, tl.where(nan, float("nan"), tl.where(empty | hard, 0.0, E)), mask=rows < count)
-        tl.store(State + 2 * rows + 1, w, mask=rows < count)
