@@ -45,6 +45,31 @@ def test_the_bits_are_those_of_the_padded_mapping(shape, dtype, alpha):
         assert torch.equal(ours, wanted) and ours.dtype == dtype
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("heads", [1, 2, 3, 4, 5, 6, 7, 8, 9, 17])
+@pytest.mark.parametrize("longest", [9, 64, 65, 192, 193, 300])
+def test_how_far_a_row_is_padded_does_not_show(longest, heads, dtype):
+    """Lengths around each switch of snug.inl, each kind of α in its table; nearly dense rows only with a fixed one, as
+    the gradient of entmax by a learned α starts from the scores there."""
+    sizes = [length for length in (0, 1, 7, 8, 33, 64, 96, 97, 149, 150, 151, 160, 161, 191, 200) if length < longest]
+    sizes = torch.tensor([*sizes, longest, 5])
+    ptr = torch.cat([torch.zeros(1, dtype=torch.long), sizes.cumsum(0)])
+    segment = torch.repeat_interleave(torch.arange(len(sizes)), sizes)
+    place = torch.arange(len(segment)) - ptr[segment]
+    rows = torch.arange(len(sizes) * heads, dtype=torch.float64).view(-1, heads)
+    learned = torch.tensor([1.0, 1.2, 1.5, 1.8, 2.0, 2.4], dtype=torch.float64)[rows.long() % 6].requires_grad_()
+    scores, g = (normal(len(segment), heads, dtype=dtype, seed=s) for s in (5, 6))
+    for alpha, scale in [(learned, 2.0), *((a, s) for a in (0.5, 1.0, 1.3, 1.5, 2.0, 2.5) for s in (2.0, 0.01))]:
+        x = (scores * scale).requires_grad_()
+        wanted = [x, alpha] if alpha is learned else [x]
+        p = parsimax.segment_entmax(x, alpha=alpha, ptr=ptr)
+        wide = x.new_full((len(sizes), longest, heads), -torch.inf).index_put((segment, place), x).mT.contiguous()
+        q = parsimax.entmax(wide, alpha.unsqueeze(-1) if alpha is learned else alpha).mT[segment, place]
+        assert torch.equal(p, q), (alpha, scale)
+        for ours, theirs in zip(*(torch.autograd.grad(out, wanted, g) for out in (p, q)), strict=True):
+            assert torch.equal(ours, theirs), (alpha, scale)
+
+
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_entries_may_come_in_any_order(shape):
     x, order = normal(*shape), torch.randperm(40, generator=torch.Generator().manual_seed(0))

@@ -118,8 +118,8 @@ def segment_entmax(
         >>> parsimax.segment_entmax(scores, torch.tensor([0, 0, 0, 1, 1]), 1.25)
         tensor([0.6315, 0.3451, 0.0235, 0.5297, 0.4703])
 
-    A segment costs as much as the longest one, unless α is 1, 1.5 or 2 and that has at most 192 entries; memory grows
-    with the entries alone.
+    A segment costs as much as the longest of its neighbours for α in [0, 2] (in float64 for 1, 1.5 and 2) if none has
+    more than 192 entries, else up to as much as the longest of all; memory grows with the entries alone.
     """
     return _segments(scores, index, ptr, num_segments, alpha, "segment_entmax")
 

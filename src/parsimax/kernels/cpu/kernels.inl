@@ -7,6 +7,7 @@
 #include "loss.inl"
 #include "scaled.inl"
 #include "short.inl"
+#include "snug.inl"
 #include "tiles.inl"
 #include "topk.inl"
 #define TYPES(f) {f<float>, f<double>, f<bf16>, f<f16>}
@@ -36,7 +37,9 @@ const parsimax::Level parsimax::PARSIMAX_LEVEL = {
      TYPES(normmax_rows),
      TYPES(normmax_grad_rows),
      TYPES(take_rows),
-     TYPES(put_rows)},
+     TYPES(put_rows),
+     TYPES(map_fits),
+     TYPES(grad_fits)},
     {TYPES(attention::pack), TYPES(attention::forward), TYPES(attention::backward)},
     {{linear_loss::PANELS * NR<float>, linear_loss::PANELS * NR<double>},
      TYPES(linear_loss::gather_hidden),

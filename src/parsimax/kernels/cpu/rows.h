@@ -84,12 +84,14 @@ struct ThresholdArgs {
 };
 using Work = void (*)(const void* args, int64_t first, int64_t last, void* scratch);
 using Turn = void (*)(const void* from, int64_t apart, int64_t n, int64_t rows, int64_t stride, void* to);  // tiles.inl
+using Fit = int64_t (*)(double alpha, bool by_alpha, int64_t length, int64_t width);                        // snug.inl
 struct RowKernels {
   Work map[4], grad[4], topk[4], loss[4], loss_grad[4], soft_loss[4], soft_loss_grad[4], rsoftmax[4], rsoftmax_grad[4],
       budget[4], budget_grad[4];
   Work tsoftmax[4], tsoftmax_grad[4], sigsoftmax[4], sigsoftmax_grad[4], sparsegen[4], sparsegen_grad[4];
   Work hourglass[4], hourglass_grad[4], normmax[4], normmax_grad[4];
   Turn take[4], put[4];
+  Fit map_fits[4], grad_fits[4];
 };
 // n numbers, their columns, and as many again for the backward; 64 columns of vectors for short rows.
 static constexpr int64_t scratch_bytes(int64_t n) { return (n + 8 + SCRATCH_PAD) * 8 * 4 + 131072; }

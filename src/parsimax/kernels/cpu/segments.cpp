@@ -4,8 +4,8 @@
 using namespace parsimax;
 
 // Rows of any length, one behind the other: of x (entries, heads), row k heads + h is x[ends[k] : ends[k + 1], h]. Some
-// at a time are padded to `width`, that of the longest, so that their bits are those of the padded tensor; where the
-// bits do not depend on how far a row is padded, to the longest among them.
+// at a time are padded to `width`, that of the longest, so that their bits are those of the padded tensor; where these
+// do not depend on how far a row is padded, less far (snug.inl).
 struct Segments {
   int64_t heads, entries, count, width;
   const int64_t* ends;
@@ -29,17 +29,34 @@ struct Segments {
     }
   }
 };
+static bool by_alpha(const MapArgs&) { return false; }
+static bool by_alpha(const GradArgs& args) { return args.dalpha; }
 template <class Args>
-static void run_segments(Work work, const Args& args, const Segments& s, int t,
+static void run_segments(Work work, Fit fits, const Args& args, const Segments& s, int t,
                          std::initializer_list<std::pair<const void* Args::*, double>> in, void* Args::* out) {
-  static constexpr int64_t SIZES[] = {4, 8, 2, 2};
+  static constexpr int64_t SIZES[] = {4, 8, 2, 2}, LINE = 64;
   const int64_t size = SIZES[t], rows = s.heads * s.count;
   if (rows == 0 || s.width == 0) return;
   const auto whole = [](int64_t n) { return (n + 7) / 8 * 8; };  // a part of a vector costs more than a whole one
-  const double alpha = args.alpha.data ? 0 : args.alpha.value;
-  const bool snug = (alpha == 1 || alpha == 1.5 || alpha == 2) && s.width <= SHORT;
-  const int64_t most = snug ? BLOCK : std::clamp<int64_t>(16384 / s.width / BLOCK * BLOCK, BLOCK, 4 * BLOCK),
-                tile = most * whole(s.width) * size;
+  const int64_t tile =
+      (BLOCK * whole(s.width) * size / LINE + 3) * LINE;  // two tiles a page apart would be in each other's way
+  const bool differ = args.alpha.data && args.alpha.stride;
+  const auto alpha = [&](int64_t row) {
+    const Param& a = args.alpha;
+    if (!a.data) return a.value;
+    return a.wide ? ((const double*)a.data)[row * a.stride] : double(((const float*)a.data)[row * a.stride]);
+  };
+  const double one = differ ? 0 : alpha(0);
+  const bool plain = (one == 1 || one == 1.5 || one == 2) && s.width <= SHORT;  // the longest may be padded too
+  const auto padded = [&](int64_t first, int64_t last) {
+    int64_t width = 1;
+    s.each(first, last, [&](int64_t, int64_t n, int64_t some, int64_t r) {
+      for (int64_t k = 0; k < (differ ? some : 1); k++)
+        width = std::max(width, fits(differ ? alpha(first + r + k) : one, by_alpha(args), n, s.width));
+    });
+    if (differ && width > SHORT) return s.width;
+    return plain ? whole(width) : std::min(whole(width), s.width);
+  };
   const auto pad = [&](char* from, char* to, double value) {
     if (value == 0) return void(std::fill(from, to, char(0)));
     if (t == 0) std::fill((float*)from, (float*)to, float(value));
@@ -47,15 +64,13 @@ static void run_segments(Work work, const Args& args, const Segments& s, int t,
     else std::fill((uint16_t*)from, (uint16_t*)to, uint16_t(t == 2 ? 0xff80 : 0xfc00));  // -inf
   };
   const auto part = [&](int64_t first, int64_t last) {
-    std::unique_ptr<double[]> memory(new double[((in.size() + 1) * tile + 64) / 8]);
-    for (int64_t b = first * most; b < std::min(last * most, rows); b += most) {
-      const int64_t end = std::min(b + most, rows);
-      int64_t width = snug ? 1 : s.width;
-      if (snug) s.each(b, end, [&](int64_t, int64_t n, int64_t, int64_t) { width = std::max(width, whole(n)); });
-      const int64_t row = width * size;
+    std::unique_ptr<char[]> memory(new char[(in.size() + 1) * tile + LINE]);
+    char* const start = (char*)(((uintptr_t)memory.get() + LINE - 1) / LINE * LINE);
+    for (int64_t b = first * BLOCK; b < std::min(last * BLOCK, rows); b += BLOCK) {
+      const int64_t end = std::min(b + BLOCK, rows), width = padded(b, end), row = width * size;
       Args own = args;
       own.n = width;
-      char* at = (char*)memory.get();
+      char* at = start;
       for (auto [member, value] : in) {
         s.each(b, end, [&](int64_t offset, int64_t n, int64_t some, int64_t r) {
           char* to = at + r * row;
@@ -74,7 +89,7 @@ static void run_segments(Work work, const Args& args, const Segments& s, int t,
       });
     }
   };
-  const int64_t tiles = (rows + most - 1) / most, grain = std::max<int64_t>(1, 32768 / (s.width * most));
+  const int64_t tiles = (rows + BLOCK - 1) / BLOCK, grain = std::max<int64_t>(1, 32768 / (s.width * BLOCK));
   if (tiles <= grain) part(0, tiles);
   else torch::stable::parallel_for(0, tiles, grain, part);
 }
@@ -87,7 +102,7 @@ Tensor segment_fwd(Tensor x, Tensor ptr, std::optional<Tensor> alpha, double alp
   MapArgs args{x.const_data_ptr(), p.mutable_data_ptr(), param(alpha, alpha_value, s.heads * s.count, hold), width,
                false};
   args.longest = width;
-  run_segments(kernels().map[t], args, s, t, {{&MapArgs::x, -__builtin_inf()}}, &MapArgs::p);
+  run_segments(kernels().map[t], kernels().map_fits[t], args, s, t, {{&MapArgs::x, -__builtin_inf()}}, &MapArgs::p);
   return p;
 }
 std::tuple<Tensor, Tensor> segment_bwd(Tensor p, Tensor g, Tensor ptr, std::optional<Tensor> alpha, double alpha_value,
@@ -107,7 +122,8 @@ std::tuple<Tensor, Tensor> segment_bwd(Tensor p, Tensor g, Tensor ptr, std::opti
                       param(alpha, alpha_value, rows, hold),
                       width,
                       false};
-  run_segments(kernels().grad[t], args, s, t, {{&GradArgs::p, 0.0}, {&GradArgs::g, 0.0}}, &GradArgs::dx);
+  run_segments(kernels().grad[t], kernels().grad_fits[t], args, s, t, {{&GradArgs::p, 0.0}, {&GradArgs::g, 0.0}},
+               &GradArgs::dx);
   return {dx, dalpha};
 }
 
