@@ -44,7 +44,6 @@ COLUMNS = {
         "context": lambda test: test["density (cross)"],
         "next tokens": lambda test: test["next tokens a step"],
         "beam proved exact, %": lambda test: 100 * test["beam proved exact"],
-        "exact search ended, %": lambda test: 100 * test["exact search ended"],
     },
 }
 

@@ -71,14 +71,7 @@ inline void grad_plain(const S* p, const S* g, S* dx, i64 n, T* kept, F weight) 
   }
   for (; i < n; i += L) store<S, T>(dx + i, result(i), n - i);
 }
-// Rows of alpha = 2, 1.5 or 1 shorter than GRAD_PLAIN are computed whole, but from GRAD_SPARSE on through their support
-// if their first numbers are mostly zeros. (With AVX-512 whole rows were the quicker ones.)
-constexpr i64 GRAD_PLAIN = 2048, GRAD_SPARSE = VB == 64 ? GRAD_PLAIN : parsimax::SHORT + 1;
-template <class T, class S> inline bool looks_sparse(const S* p) {
-  int count = 0;
-  for (i64 i = 0; i < 64; i += W<T>) count += __builtin_popcount(ne_bits<T>(load<T>(p + i), V<T>{}));
-  return count <= 3;
-}
+constexpr i64 GRAD_PLAIN = 2048;  // shorter rows: looking for the support costs more than it spares
 template <class T, class S>
 inline void grad_plain(Kind kind, const S* p, const S* g, S* dx, i64 n, i64 rows, bool stream, T* kept) {
   auto run = [&](auto weight) {
@@ -101,10 +94,10 @@ inline void grad_row(const S* p, const S* g, S* dx, double* dalpha, i64 n, const
     if (BY_ALPHA) *dalpha = n && scalar_float(p[0]) != scalar_float(p[0]) ? __builtin_nan("") : 0;
     return;
   }
-  const bool plain = !BY_ALPHA && n < GRAD_PLAIN && (a.kind != GENERAL || a.b == 0);
-  if (plain && (n < GRAD_SPARSE || !looks_sparse<T>(p))) return grad_plain<T>(a.kind, p, g, dx, n, 1, false, pv);
+  if (!BY_ALPHA && n < GRAD_PLAIN && (a.kind != GENERAL || a.b == 0))
+    return grad_plain<T>(a.kind, p, g, dx, n, 1, false, pv);
   i64 c = 0;
-  const i64 most = plain ? n / 16 : n / 3;
+  const i64 most = n / 3;
   for (i64 i = 0; i < n && c <= most; i += 4 * L) {
     V<T> v[4];
     for (int u = 0; u < 4; u++) v[u] = load<T>(p + i + u * L, n - i - u * L, T(0));
@@ -119,7 +112,6 @@ inline void grad_row(const S* p, const S* g, S* dx, double* dalpha, i64 n, const
       }
   }
   const bool sparse = c <= most;
-  if (plain && !sparse) return grad_plain<T>(a.kind, p, g, dx, n, 1, false, pv);
   const i64 count = sparse ? c : n;
   if (sparse) {
     store<T, T>(pv + c, V<T>{});

@@ -33,23 +33,16 @@ template <class T> struct Packed {
   }
 };
 
-// Where what takes part stands in each of W rows: one word per vector, a bit per number; and, where there is no
-// instruction that spreads numbers by bits, the columns themselves.
-constexpr bool BY_COLUMN = VB < 64;
+// One word per vector of each of W rows, a bit per number: where what takes part stands.
 template <class T> struct Marks {
   i64 vectors, stride;  // a stride has room for whole groups of HITS
-  int32_t* places;
   uint16_t* words;
   Marks(i64 n, char* room)
       : vectors((n + W<T> - 1) / W<T>),
         stride((vectors + HITS - 1) / HITS * HITS),
-        places((int32_t*)room),
-        words((uint16_t*)(places + BY_COLUMN * W<T> * LANE_STRIDE)) {}
-  static constexpr i64 bytes(i64 n) {
-    return W<T> * (4 * BY_COLUMN * LANE_STRIDE + 2 * ((n + W<T> - 1) / W<T> + HITS));
-  }
+        words((uint16_t*)room) {}
+  static constexpr i64 bytes(i64 n) { return W<T> * 2 * ((n + W<T> - 1) / W<T> + HITS); }
   uint16_t* row(int r) { return words + r * stride; }
-  int32_t* columns(int r) { return places + r * LANE_STRIDE; }
   // Marks what taken(r), a function of a vector, takes of row r, for the `rows` rows from x on (the lanes beyond stay
   // empty), and calls keep(r, k, at, bits, v) for each vector k of row r with a mark, v, `at` being the number of marks
   // before it, while that is at most `limit`. Fills `count`: limit + 1 or more if there are too many. Long rows are
@@ -72,7 +65,6 @@ template <class T> struct Marks {
           const unsigned bits = test(v);
           to[k] = uint16_t(bits);
           keep(r, k, at, bits, v);
-          if constexpr (BY_COLUMN) push_index<T>(columns(r) + at, k * L, bits);
           at += __builtin_popcount(bits);
         };
         for (i64 k = 0; k < whole; k++) one(k, load<T>(from + k * L));
@@ -105,7 +97,6 @@ template <class T> struct Marks {
       for (; hits && at <= limit; hits &= hits - 1) {
         const i64 k = first + __builtin_ctz(hits);
         keep(r, k, at, from[k], load<T>(x + r * n + k * W<T>, n - k * W<T>, fill));
-        if constexpr (BY_COLUMN) push_index<T>(columns(r) + at, k * W<T>, from[k]);
         at += __builtin_popcount(from[k]);
       }
     }
@@ -142,37 +133,15 @@ inline void unpack(S* out, i64 n, const T* v, const uint16_t* marks, const S* ne
     store<S, T>(out + i, spread<T>(v, marks[k]), n - i);
   }
 }
-// The same, number by number: quicker where few of them are not zero.
 template <class T, class S>
-inline void unpack(S* out, i64 n, const T* v, const int32_t* columns, i64 count, const S* next, const S* other) {
-  constexpr i64 L = W<T>, LINE = 64 / sizeof(S);
-  for (i64 i = 0; i < n; i += LINE) {
-    __builtin_prefetch(next + i);
-    if (other) __builtin_prefetch(other + i, 0, 2);
-  }
-  i64 i = 0;
-  for (; i + L <= n; i += L) store<S, T>(out + i, V<T>{});
-  if (i < n) store<S, T>(out + i, V<T>{}, n - i);
-  if constexpr (same<S, T>)
-    for (i64 j = 0; j < count; j++) out[columns[j]] = v[j];
-  else {
-    S some[LANE_STRIDE];
-    for (i64 j = 0; j < count; j += L) store<S, T>(some + j, load<T>(v + j));
-    for (i64 j = 0; j < count; j++) out[columns[j]] = some[j];
-  }
-}
-template <class T, class S>
-inline void unpack_rows(S* out, i64 n, Packed<T>& pack, Marks<T>& marks, const i64* count, i64 most, unsigned which,
-                        bool stream, const S* next, const S* other) {
-  const bool by_column = BY_COLUMN && 2 * most <= n;
-  for (int r = 0; r < W<T>; r++) {
-    if (!(which >> r & 1)) continue;
-    S* to = out + r * n;
-    const S *here = next + r * n, *there = other ? other + r * n : nullptr;
-    if (by_column) unpack<T>(to, n, pack.row(r), marks.columns(r), count[r], here, there);
-    else if (stream) unpack<true, T>(to, n, pack.row(r), marks.row(r), here, there);
-    else unpack<false, T>(to, n, pack.row(r), marks.row(r), here, there);
-  }
+inline void unpack_rows(S* out, i64 n, Packed<T>& pack, Marks<T>& marks, unsigned which, bool stream, const S* next,
+                        const S* other) {
+  for (int r = 0; r < W<T>; r++)
+    if (which >> r & 1) {
+      if (stream)
+        unpack<true, T>(out + r * n, n, pack.row(r), marks.row(r), next + r * n, other ? other + r * n : nullptr);
+      else unpack<false, T>(out + r * n, n, pack.row(r), marks.row(r), next + r * n, other ? other + r * n : nullptr);
+    }
 }
 
 // log1p(f) / f / log(2) for f in [-1/4, 1/2], in float, and 2^f for |f| <= 1/2, with the coefficients of curve.inl, but

@@ -128,14 +128,14 @@ template <class T, class S, Kind A, bool SCALED, bool ESCORT> struct LaneMap {
     if constexpr (A == GENERAL) return search.advance(pack.columns, out, most);
     else return search.advance(pack.columns, most + (most & 1), held);
   }
-  unsigned finish(bool stream) {
+  unsigned finish(bool stream, i64 ahead = W<T>) {  // so many rows ahead are those that will be read next
     if constexpr (A == GENERAL)
       odd |= search.finish(out, most) | (gt_bits<T>(search.c.b, V<T>{}) & gt_bits<T>(all<T>(1), edge * search.c.kappa));
     else
       odd |= evaluate_lanes_fixed<T, A, ESCORT>(pack.columns, out, most, search.E, search.step, held) |
              gt_bits<T>(search.E - search.step, edge);
     pack.to_rows(out, most);
-    unpack_rows<T>(p, n, pack, marks, count, most, ~odd, stream, x + L * n, (const S*)nullptr);
+    unpack_rows<T>(p, n, pack, marks, ~odd, stream, x + ahead * n, (const S*)nullptr);
     return ~odd;
   }
 };
@@ -164,14 +164,14 @@ inline unsigned map_two(const S* x, S* p, i64 n, const double* alpha, bool strea
     if (first) first = a.advance();
     if (second) second = b.advance();
   }
-  const unsigned done = a.finish(stream) & ALL<T>;
-  return done | b.finish(stream) << L;
+  const unsigned done = a.finish(stream, 2 * L) & ALL<T>;
+  return done | b.finish(stream, 2 * L) << L;
 }
 
 // Forward of rows so short that to move what takes part to the front would cost more than it spares: alpha = 2 or 1.5,
 // up to GROUPS W rows, every number a column. The result is as map_lanes has it. Nothing depends on n but how many
 // columns of -inf there are, so that padding does not change a bit.
-constexpr i64 ALL_COLUMNS = VB == 64 ? 0 : 64;  // the longest of them; AVX-512 moves numbers with one instruction
+constexpr i64 ALL_COLUMNS = VB == 64 ? 0 : 32;  // the longest of them; AVX-512 moves numbers with one instruction
 template <class T, class S, Kind A, int GROUPS>
 inline unsigned map_columns(const S* x, S* p, i64 n, int rows, char* room, unsigned which) {
   constexpr int L = W<T>;
@@ -220,6 +220,7 @@ inline unsigned map_columns(const S* x, S* p, i64 n, int rows, char* room, unsig
         some += t[j];
       }
       total += widen<T>(some);
+      for (int r = 0; r < L; r++) __builtin_prefetch(x + ((GROUPS + g) * L + r) * n + i);  // the rows after these
       auto get = [&](int j) { return t[j]; };
       if (wanted == ALL<T> && i + L <= n) transpose<T>(get, [&](int r, V<T> v) { store<S, T>(to + r * n + i, v); });
       else
@@ -282,7 +283,7 @@ inline unsigned grad_lanes(const S* p, const S* g, S* dx, double* dalpha, i64 n,
     a.columns[j] = d;
   }
   a.to_rows(a.columns, most);
-  unpack_rows<T>(dx, n, a, marks, count, most, ~odd, stream, p + L * n, g + L * n);
+  unpack_rows<T>(dx, n, a, marks, ~odd, stream, p + L * n, g + L * n);
   if constexpr (BY_ALPHA)
     for (int r = 0; r < L; r++)
       if (!(odd >> r & 1)) dalpha[r] = slope[r];
@@ -381,8 +382,7 @@ template <class S> void map_block(const parsimax::MapArgs& args, i64 first, i64 
   const Scratch sc{(char*)scratch, n};
   for (i64 r = first; r < last && args.dense; r++) args.dense[r].kind = DenseRow::NOT;
   i64 r = first;
-  for (; VB < 64 && n <= (VB == 32 && same<T, float> ? LANE_LONGEST : parsimax::SHORT) && r + 2 * L <= last; r += 2 * L)
-    map_some<S, 2>(args, r, last, columns, sc);
+  for (; VB < 64 && n <= parsimax::SHORT && r + 2 * L <= last; r += 2 * L) map_some<S, 2>(args, r, last, columns, sc);
   for (; r < last && n <= (same<T, float> ? LANE_LONGEST : parsimax::SHORT); r += L)
     map_some<S, 1>(args, r, last, columns, sc);
   for (; r < last; r++) map_one<S>(args, r, sc);
@@ -423,7 +423,7 @@ template <class S> void grad_block(const parsimax::GradArgs& args, i64 first, i6
     const LaneKinds<T> k(args.alpha, r, last, 2.5);
     const bool stream = streams<S>(args.stream, n);
     unsigned done = 0;
-    if (!da && n < GRAD_SPARSE && (k.two == k.all() || k.half == k.all())) {  // what grad_one does with each
+    if (!da && n < GRAD_PLAIN && (k.two == k.all() || k.half == k.all())) {  // what grad_one does with each
       grad_plain<T>(k.two ? SPARSEMAX : ENTMAX15, p, g, dx, n, k.rows, stream, sc.numbers<T>(0));
       continue;
     }

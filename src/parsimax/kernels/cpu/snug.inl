@@ -12,7 +12,7 @@
 //                16 bytes; a row of at most LANE_LIMIT numbers has no more candidates than that
 //   map_row      what lanes leave: candidates are gathered up to SHORT, and beyond if they are at most half of the
 //                row; try_wide and solve_flat begin at 256 numbers that are not gathered
-//   grad_plain   a fixed alpha = 1, 1.5 or 2 below GRAD_SPARSE; from there on zeros are counted against n
+//   grad_plain   a fixed alpha = 1, 1.5 or 2 below GRAD_PLAIN; from there on zeros are counted against n
 //   grad_lanes   in float, any other alpha up to 2.5 and these three if alpha is learned: as map_lanes
 // All else (most of what is computed in double, alpha above 2) counts its candidates against n.
 #pragma once
@@ -29,7 +29,7 @@ template <class S> i64 map_fits(double alpha, bool, i64 length, i64 width) {
   return lanes && length <= LANE_LIMIT && 2 * length <= width ? least : width;
 }
 template <class S> i64 grad_fits(double alpha, bool by_alpha, i64 length, i64 width) {
-  if (plain(alpha) && !by_alpha) return width < GRAD_SPARSE ? length : width;
+  if (plain(alpha) && !by_alpha) return width < GRAD_PLAIN ? length : width;
   const bool lanes = same<Compute<S>, float> && width <= LANE_LONGEST && alpha >= 0 && alpha <= 2.5;
   return lanes && (width <= parsimax::SHORT || length <= LANE_LIMIT) ? length : width;
 }
