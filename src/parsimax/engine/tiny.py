@@ -22,11 +22,8 @@ CHUNK = 1 << 18  # numbers at a time, in float64
 
 @dataclass(frozen=True)
 class Tiny:
-    """A mapping of rows with maximum 0, in which -inf is forbidden.
-
-    ``map(z, best, rank)`` is p of z, and ``best`` is z in falling order, all in float64, with room to write to;
-    ``backward(p, g)`` is its derivative, and ``rule(p, g)`` the same, differentiable.
-    """
+    """``map(z, best, rank)`` is p of rows z with maximum 0, and ``best`` is z in falling order, all in float64, with
+    room to write to; -inf is forbidden. ``backward(p, g)`` is its derivative, ``rule(p, g)`` the same, differentiable."""
 
     map: Callable[[Tensor, Tensor, Tensor], Tensor]
     backward: Callable[[Tensor, Tensor], Tensor]
