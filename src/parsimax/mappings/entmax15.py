@@ -9,12 +9,11 @@ from torch import Tensor
 
 from ..engine.apply import apply
 from ..engine.chunked import Solve, settled
-from ..engine.modes import quick, tiny
+from ..engine.modes import quick
 from ..engine.search import ascend, narrowed, search
 from ..engine.sums import below, over, threshold, total
-from ..engine.tiny import Tiny
 from .declaration import MappingModule
-from .entmax_rule import entmax_kernel, entmax_rule, fixed_entmax, tiny_backward15
+from .entmax_rule import entmax_kernel, fixed_entmax
 
 KERNEL, QUICK = entmax_kernel(1.5), fixed_entmax(1.5)
 
@@ -33,17 +32,6 @@ def _sorted(z: Tensor) -> Tensor:
     tau = mean - ((1 - spread) / rank).clamp(min=0).sqrt()
     size = (tau <= best).sum(-1, keepdim=True)
     return tau.gather(-1, size - 1)
-
-
-def _tiny(z: Tensor, best: Tensor, rank: Tensor) -> Tensor:
-    """The same in place. In the support of k entries 1 - v is 1/k at least: no root hides the digits of tau."""
-    best = best.mul_(0.5)
-    total = best.cumsum(-1)
-    mean = total / rank
-    left = (total.mul_(mean) - best.square().cumsum_(-1)).add_(1)  # 1 - v
-    tau = mean - left.div_(rank).clamp_(min=0).sqrt_()
-    size = (tau <= best).sum(-1, keepdim=True)
-    return z.mul_(0.5).sub_(tau.gather(-1, size.sub_(1))).clamp_(min=0).square_()
 
 
 @search(formula=_sorted)
@@ -111,19 +99,9 @@ def entmax15(scores: Tensor, dim: int = -1, *, mask: Tensor | None = None, dtype
 
     Reference: Peters, Niculae and Martins, Sparse Sequence-to-Sequence Models, ACL 2019.
     """
-    if mask is None and dtype is None:
-        if quick(scores, dim):
-            return QUICK(scores)
-        if tiny(scores, dim):
-            return TINY(scores)
+    if mask is None and dtype is None and quick(scores, dim):
+        return QUICK(scores)
     return apply(entmax15_rows, scores, dim=dim, mask=mask, dtype=dtype, where="entmax15", kernel=KERNEL)
-
-
-TINY = Tiny(
-    _tiny,
-    tiny_backward15,
-    lambda p, g: entmax_rule(p, g, None, 1.5)[0],
-)
 
 
 class Entmax15(
