@@ -23,7 +23,7 @@ def outer_keywords() -> set[str]:
 
 def collects_attentions() -> bool:
     """Whether the running forward pass collects ``attentions``: not every model hands the wish on."""
-    collected: Any = _active_collector.get() or ()  # type: ignore[no-untyped-call]
+    collected: Any = _active_collector.get() or ()
     return any("attentions" in name for name in collected)
 
 

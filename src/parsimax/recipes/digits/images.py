@@ -22,7 +22,7 @@ class Images(NamedTuple):
 
 @lru_cache(1)
 def splits() -> dict[str, Images]:
-    from sklearn.datasets import load_digits  # type: ignore[import-untyped]
+    from sklearn.datasets import load_digits
 
     found = load_digits()
     every = Images(torch.tensor(found.data, dtype=torch.float32) / BRIGHTEST, torch.tensor(found.target))

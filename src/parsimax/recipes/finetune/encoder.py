@@ -101,7 +101,7 @@ def _tiny(settings: Settings, texts: Sequence[str], heads: dict[str, Any]) -> En
     )
     bert = tiny(pieces, config.to_dict(), texts, own.pretrain, settings.train.seed, progress)
     torch.manual_seed(settings.train.seed)
-    model: Any = BertForSequenceClassification(config)  # type: ignore[no-untyped-call]
+    model: Any = BertForSequenceClassification(config)
     model.bert.load_state_dict(bert.state_dict(), strict=False)  # it has no pooler
     return Encoder(model, _fast(pieces, settings.data.longest))
 
@@ -117,7 +117,7 @@ def _fast(pieces: Any, longest: int) -> Any:
         pair=f"{cls} $A {sep} $B:1 {sep}:1",
         special_tokens=[(name, pieces.token_to_id(name)) for name in (cls, sep)],
     )
-    return PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
+    return PreTrainedTokenizerFast(
         tokenizer_object=pieces,
         model_max_length=longest,
         model_input_names=["input_ids", "token_type_ids", "attention_mask"],

@@ -22,7 +22,7 @@ RECORDED = 32  # examples whose attention is measured
 
 def of_classes(wanted: Tensor, said: Tensor, classes: list[str]) -> dict[str, Any]:
     """By scikit-learn. F1 is that of the label that sorts last where there are two, else the mean of all labels'."""
-    from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef  # type: ignore[import-untyped]
+    from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
 
     right, found = wanted.numpy(), said.numpy()
     by_label = f1_score(right, found, labels=range(len(classes)), average=None, zero_division=0)

@@ -104,7 +104,7 @@ def words_of(arguments: Sequence[str]) -> dict[str, str]:
 
 def from_yaml(path: Path) -> dict[str, Any]:
     """Dotted keys and values of a file; its groups may be nested or dotted."""
-    import yaml  # type: ignore[import-untyped]
+    import yaml
 
     try:
         content = yaml.safe_load(path.read_text(encoding="utf-8"))

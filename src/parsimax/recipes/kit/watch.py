@@ -13,7 +13,7 @@ from typing import Any
 import lightning as L
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.utilities import rank_zero_only
-from tqdm import tqdm  # type: ignore[import-untyped]
+from tqdm import tqdm
 
 from .runs import Run
 

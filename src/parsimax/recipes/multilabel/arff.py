@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
-import arff as liac  # type: ignore[import-untyped]
+import arff as liac
 
 from ..kit.inputs import shortened
 from ..kit.recipe import DataError

@@ -102,7 +102,7 @@ def _read(path: Path, labels: list[str], xml: Path | None) -> Rows:
 @lru_cache(4)
 def embedded(classes: int, average: int, rows: int) -> dict[str, Rows]:
     """Rows of ``make_multilabel_classification``: bags of words, of which each label has its own."""
-    from sklearn.datasets import make_multilabel_classification  # type: ignore[import-untyped]
+    from sklearn.datasets import make_multilabel_classification
 
     numbers, labels = make_multilabel_classification(
         rows, n_features=2 * classes, n_classes=classes, n_labels=average, length=50, random_state=0

@@ -9,7 +9,7 @@ from torch import Tensor
 
 def figures(wanted: Tensor, given: Tensor, p: Tensor) -> dict[str, Any]:
     """Of labels (N, L) and probabilities; a label or a row with none wanted and none given counts as 0 in its F1."""
-    from sklearn.metrics import accuracy_score, f1_score, hamming_loss  # type: ignore[import-untyped]
+    from sklearn.metrics import accuracy_score, f1_score, hamming_loss
 
     right, found = wanted.int().numpy(), given.int().numpy()
     f1 = {kind: float(f1_score(right, found, average=kind, zero_division=0)) for kind in ("micro", "macro", "samples")}

@@ -85,7 +85,7 @@ def tiny(
     from transformers import BertConfig, BertForMaskedLM
 
     torch.manual_seed(seed)
-    model: Any = BertForMaskedLM(BertConfig(**config))  # type: ignore[no-untyped-call]
+    model: Any = BertForMaskedLM(BertConfig(**config))
     rows = [tokenizer.encode(text, add_special_tokens=False).ids for text in texts]
     cls, sep, mask = (tokenizer.token_to_id(name) for name in ("[CLS]", "[SEP]", MASK))
     optimiser = torch.optim.AdamW(model.parameters(), RATE)
