@@ -37,6 +37,30 @@ def _plateau(n: int, alpha: float, pick, draw) -> Tensor:
     return _placed(x, pick, draw)
 
 
+def stairs(n: int, alpha: float, count: int, seed: int) -> Tensor:
+    """Leaders, a few scores just above their edge, and all others above it by so little that the first step of a search
+    passes them: what is left over looks small, and the support is not yet the right one. Of every second row only what
+    lies in one lane of a vector is near, so that a start from the maxima of the lanes sees the leader alone."""
+    draw = torch.Generator().manual_seed(seed)
+
+    def pick(choices):
+        return choices[int(torch.randint(len(choices), (), generator=draw))]
+
+    b, found = alpha - 1, []
+    for row in range(count):
+        m, some, above = min(pick((1, 2, 5)), n - 2), pick((1, 2)), pick((3e-5, 1e-4, 2e-4, 1e-3, 1e-2))
+        edge = m**-b / b
+        x = torch.full((n,), -edge * (1 - above * pick((1e-3, 5e-3, 2e-2))), dtype=torch.float64)
+        x[:m], x[m : m + some] = 0, -edge * (1 - above)
+        if row % 2:
+            found.append(_placed(x, pick, draw))
+            continue
+        far = torch.full((n,), -9 * edge, dtype=torch.float64)
+        far[::8] = torch.cat([x[:1], x[m:]])[: len(far[::8])]
+        found.append(far.float())
+    return torch.stack(found)
+
+
 def _row(n: int, alpha: float, pick, draw) -> Tensor:
     normal = torch.randn(n, generator=draw, dtype=torch.float64)
     kind, scale = pick(("normal", "lognormal", "cauchy", "levels", "line")), pick((0.01, 0.1, 0.5, 1, 3, 10))

@@ -28,6 +28,7 @@ from sweep import (
     normmax_truth,
     quantile_truth,
     rows,
+    stairs,
     truth,
 )
 
@@ -64,6 +65,18 @@ def test_probabilities_and_their_sum(n):
             total = (p.sum(-1, dtype=torch.float64) - 1).abs().max()
             assert total <= 1e-6, f"α = {alpha}: the sum is off by {total:.2e}"
             near(p, t.p, 2e-6, f"α = {alpha}", settled(t))
+
+
+@pytest.mark.parametrize("n", [n for n in SOME if n < 10_000])
+def test_stairs_just_above_the_edge(n):
+    for alpha in (2.0, 1.5, 1.9, 1.4):
+        x = stairs(n, alpha, count(n), n)
+        t = truth(x, alpha)
+        for form in (alpha, torch.tensor(alpha, dtype=torch.float64)):
+            p = parsimax.entmax(x, form)
+            total = (p.sum(-1, dtype=torch.float64) - 1).abs().max()
+            assert total <= 1e-6, f"α = {alpha}: the sum is off by {total:.2e}"
+            near(p, t.p, 2e-6, f"α = {alpha}")
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16], ids=str)

@@ -15,7 +15,9 @@ from .chunked import Formula, Solve, Traced, evaluate
 from .clean import Parameter, as_tensor, clean, fallback, inside, poisoned
 from .fused import RowKernel
 from .modes import kernels_serve
+from .modes import tiny as is_tiny
 from .precision import softmax_dtype
+from .tiny import Tiny
 
 
 def _on_rows(
@@ -42,16 +44,18 @@ def apply(
     dtype: torch.dtype | None,
     where: str,
     kernel: RowKernel | None = None,
+    tiny: Tiny | None = None,
     **options: Any,
 ) -> Tensor:
     """``formula`` as a function of any tensor, over any dimension; by its kernel where that can run.
 
-    ``options`` are what a back end may not take, by the names of ``kernels/backends.py``.
+    ``tiny`` is the short way of short rows in plain torch; ``options`` are what a back end may not take, by the names
+    of ``kernels/backends.py``.
     """
     check_scores(scores, dtype, where, least=0)
     if scores.dim() == 0:  # one entry, as for torch.softmax
         given = scores.reshape(1)
-        options.update(dim=dim, mask=mask, dtype=dtype, where=where, kernel=kernel)
+        options.update(dim=dim, mask=mask, dtype=dtype, where=where, kernel=kernel, tiny=tiny)
         return apply(formula, given, *parameters, **options).reshape(())
     dim = check_dim(dim, scores.dim(), where)
     x = scores if dtype is None else scores.to(dtype)
@@ -68,6 +72,9 @@ def apply(
         rows = rows if rows.dtype == out else rows.to(out)
         graph = torch.compiler.is_compiling()  # which is compiled for packed results: packed rows give them
         p = kernel.operator(rows.contiguous(), *values) if graph else kernel(rows, *values)
+        return p if last else p.movedim(-1, dim)
+    if tiny is not None and out == rows.dtype and is_tiny(rows, -1):
+        p = tiny(rows)
         return p if last else p.movedim(-1, dim)
     domains = tuple((p.domain, fallback(p.domain)) for p in parameters)
     rule = kernel.rule if kernel is not None and kernel.rule_from_output else None

@@ -52,7 +52,9 @@ _ONNX_HAS_LOOPS = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 13)
 PLAIN = (Tensor, torch.nn.Parameter)
 _block, _process = dispatch.blocks.get, dispatch.process  # what wanted_in_eager_code() asks, without its call
 _BUILT, _DTYPES, _QUICK = backends.CPU.problem is None, backends.CPU.dtypes, ("auto", backends.CPU.name)  # for quick()
+_WIDE = (torch.float32, torch.float64)  # half types have their gradients from the formula, and not from a rounded p
 TRACEABLE = (*PLAIN, FakeTensor)
+TINY_ROW = 16  # numbers in a row: beyond, a search is quicker than a sort
 
 
 def _forward_mode() -> bool:
@@ -140,6 +142,27 @@ def quick(x: Tensor, dim: int) -> bool:
         and x.dtype in _DTYPES
         and x.dim() > 0
         and not x.is_nested
+        and (dim == -1 or dim == x.dim() - 1)
+        and not _transforms_are_active()
+        and forward_ad._current_level < 0
+        and _dispatch_modes() == 0
+        and not _autocasts()
+        and not _is_tracing()
+    )
+
+
+def tiny(x: Tensor, dim: int) -> bool:
+    """The same where no kernel serves, and rows so short that :mod:`~parsimax.engine.tiny` takes them."""
+    return (
+        type(x) in PLAIN
+        and not torch.compiler.is_compiling()
+        and dispatch.plain_in_eager_code()
+        and x.is_cpu
+        and x.dtype in _WIDE
+        and x.dim() > 0
+        and x.numel() > 0
+        and not x.is_nested
+        and x.shape[-1] <= TINY_ROW
         and (dim == -1 or dim == x.dim() - 1)
         and not _transforms_are_active()
         and forward_ad._current_level < 0

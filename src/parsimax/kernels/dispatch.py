@@ -75,6 +75,12 @@ def wanted_in_eager_code() -> str:
     return process.default if found is None else found[0]
 
 
+def plain_in_eager_code() -> bool:
+    """Whether plain torch was asked for, or is all there is, and not to learn what would be asked of a back end."""
+    asked = wanted_in_eager_code()
+    return (asked == "torch" or (asked == "auto" and process.told)) and not _trial.get()
+
+
 class use(ContextDecorator):
     """Run with kernels of your choice inside the block, or in the function this decorates.
 

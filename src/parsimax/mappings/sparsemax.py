@@ -9,11 +9,12 @@ from torch import Tensor
 
 from ..engine.apply import apply
 from ..engine.chunked import Solve, settled
-from ..engine.modes import quick
+from ..engine.modes import quick, tiny
 from ..engine.search import ascend, narrowed, search
 from ..engine.sums import below, over, threshold, total
+from ..engine.tiny import Tiny
 from .declaration import MappingModule
-from .entmax_rule import entmax_kernel, fixed_entmax
+from .entmax_rule import entmax_kernel, entmax_rule, fixed_entmax, tiny_backward2
 
 KERNEL, QUICK = entmax_kernel(2.0), fixed_entmax(2.0)
 
@@ -24,6 +25,13 @@ def _sorted(z: Tensor) -> Tensor:
     rank, total = torch.ones_like(best).cumsum(-1), best.cumsum(-1) - 1
     size = (rank * best > total).sum(-1, keepdim=True)
     return total.gather(-1, size - 1) / size
+
+
+def _tiny(z: Tensor, best: Tensor, rank: Tensor) -> Tensor:
+    """The same in place."""
+    total = best.cumsum(-1).sub_(1)
+    size = (best.mul_(rank) > total).sum(-1, keepdim=True)
+    return z.sub_(total.gather(-1, size - 1).div_(size)).clamp_(min=0)
 
 
 @search(formula=_sorted)
@@ -81,9 +89,19 @@ def sparsemax(scores: Tensor, dim: int = -1, *, mask: Tensor | None = None, dtyp
 
     Reference: Martins and Astudillo, From Softmax to Sparsemax, ICML 2016.
     """
-    if mask is None and dtype is None and quick(scores, dim):
-        return QUICK(scores)
-    return apply(sparsemax_rows, scores, dim=dim, mask=mask, dtype=dtype, where="sparsemax", kernel=KERNEL)
+    if mask is None and dtype is None:
+        if quick(scores, dim):
+            return QUICK(scores)
+        if tiny(scores, dim):
+            return TINY(scores)
+    return apply(sparsemax_rows, scores, dim=dim, mask=mask, dtype=dtype, where="sparsemax", kernel=KERNEL, tiny=TINY)
+
+
+TINY = Tiny(
+    _tiny,
+    tiny_backward2,
+    lambda p, g: entmax_rule(p, g, None, 2.0)[0],
+)
 
 
 class Sparsemax(
