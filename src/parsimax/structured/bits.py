@@ -78,21 +78,23 @@ class Bits(Structure):
         return torch.zeros_like(on).index_fill(0, order, True).int()
 
     def incidence(self, codes: Tensor, problem: Problem) -> Tensor:
-        return self.unpack(codes, problem.unary.shape[1]).double()
+        return self.opened(codes, problem).double()
 
-    def unpack(self, codes: Tensor, n: int) -> Tensor:
+    def opened(self, codes: Tensor, problem: Problem) -> Tensor:
         """The kernels have 64 bits in a word; the reference has them one by one."""
         if codes.dtype != torch.int64:
             return codes
-        places = torch.arange(WORD, device=codes.device)
-        return ((codes.unsqueeze(-1) >> places) & 1).flatten(-2)[..., :n].int()
+        bytes_ = codes.contiguous().view(torch.uint8)  # the lowest first, as on every machine that torch runs on
+        places = torch.arange(8, dtype=torch.uint8, device=codes.device)
+        return ((bytes_.unsqueeze(-1) >> places) & 1).flatten(-2)[..., : problem.unary.shape[1]]
 
     def score(self, codes: Tensor, example: Tensor, problem: Problem, unary: Tensor) -> Tensor:
-        on = self.unpack(codes, unary.shape[1]) > 0
-        return torch.where(on, unary[example], 0.0).sum(-1)
+        allowed = torch.where(unary > -math.inf, unary, 0.0)  # what is forbidden is in no code
+        score: Tensor = torch.linalg.vecdot(self.incidence(codes, problem), allowed.index_select(0, example))
+        return score
 
     def decode(self, codes: Tensor, problem: Problem) -> Tensor:
-        return self.unpack(codes, problem.unary.shape[1]).to(problem.dtype)
+        return self.opened(codes, problem).to(problem.dtype)
 
     def encode(self, structures: Tensor) -> Tensor:
         return structures.int()

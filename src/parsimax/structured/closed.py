@@ -97,10 +97,11 @@ def staircase(u: Tensor, possible: Tensor) -> Ragged:
     """Bit i is on where v < u_i: nested sets. The expectation of a loss is its Lovász extension."""
     level, order = u.sort(dim=-1, descending=True, stable=True)
     steps = torch.nn.functional.pad(level, (1, 0), value=1.0) - torch.nn.functional.pad(level, (0, 1))
-    places = torch.arange(u.shape[-1], dtype=torch.int32, device=u.device).expand_as(order)
-    rank = torch.empty(order.shape, dtype=torch.int32, device=u.device).scatter_(-1, order, places)
+    small = torch.int16 if u.shape[-1] < 2**15 else torch.int32  # a number for every bit of every structure
+    places = torch.arange(u.shape[-1], dtype=small, device=u.device).expand_as(order)
+    rank = torch.empty(order.shape, dtype=small, device=u.device).scatter_(-1, order, places)
     item, step, weights, counts = _ragged(steps, possible)
-    return rank.index_select(0, item) < step[:, None].int(), weights, counts
+    return rank.index_select(0, item) < step[:, None].to(small), weights, counts
 
 
 def systematic(u: Tensor, possible: Tensor) -> Ragged:

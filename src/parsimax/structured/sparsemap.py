@@ -85,11 +85,12 @@ def sparsemap(
     begin = None if start is None else _start(structure, problem, start, where)
     codes, weights, counts, gap, steps = solve(structure, problem, limits, begin, kernels)
     example = torch.repeat_interleave(torch.arange(problem.items, device=counts.device), counts)
-    theta = structure.score(codes, example, problem, structure.penalised(problem.unary))
+    opened = structure.opened(codes, problem)
+    theta = structure.score(opened, example, problem, structure.penalised(problem.unary))
     incidence = None if kernels else (lambda codes: structure.incidence(codes, problem))
     weights = torch.where(problem.broken[example], 0.0, weights)
     p: Tensor = Weights.apply(theta, weights, codes, counts, incidence)  # type: ignore[no-untyped-call]
-    return assemble(structure, problem, codes, p, counts, structure.gap_scale * gap, steps)
+    return assemble(structure, problem, opened, p, counts, structure.gap_scale * gap, steps)
 
 
 def _check_structure(structure: object, where: str) -> None:

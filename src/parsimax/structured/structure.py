@@ -69,6 +69,10 @@ class Structure:
         """The code of the best structure of one item, ties to the first; None if nothing is allowed."""
         raise NotImplementedError
 
+    def opened(self, codes: Tensor, problem: Problem) -> Tensor:
+        """Codes as the reference has them, from those of the kernels."""
+        return codes
+
     def incidence(self, codes: Tensor, problem: Problem) -> Tensor:
         """(codes, parts) of 0 and 1, in float64."""
         raise NotImplementedError

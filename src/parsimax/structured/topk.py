@@ -97,6 +97,7 @@ def _best(structure: Structure, problem: Problem, k: int, scores: Scores) -> tup
         value, index = problem.unary.detach().topk(min(k, problem.unary.shape[-1]), dim=-1)
         return index, value > -math.inf
     codes, there = kbest(structure, problem, k, kernels_serve("structured_topk", structure, scores))
+    codes = structure.opened(codes, problem)
     return codes, there | _first_of(problem.broken, there)
 
 

@@ -91,6 +91,17 @@ struct Cholesky {
   }
 };
 
+// The products of vertex a with `count` others under the Gram matrix, and with itself.
+template <class Oracle, class Unit>
+double bordered(const Oracle& oracle, const Unit* others, int64_t count, const Unit* a, std::vector<double>& products) {
+  double self;
+  products.resize(count);
+  oracle.overlaps(others, count, a, products.data());
+  oracle.overlaps(a, 1, a, &self);
+  for (double& each : products) each += 1;
+  return self + 1;
+}
+
 struct Limits {
   int64_t iterations, support;
   double tolerance;
@@ -137,9 +148,7 @@ template <class Oracle> struct ActiveSet {
   // Take a vertex in. One that depends affinely on the others, a = sum c_i a_i with sum c = 1, leaves the marginals as
   // they are along (-c, 1), where the objective rises: go until a weight is spent.
   bool push(const Unit* a, bool replace) {
-    products.resize(factor.size);
-    for (int64_t i = 0; i < factor.size; i++) products[i] = oracle.overlap(vertex(i), a) + 1;
-    const double self = oracle.overlap(a, a) + 1, score = oracle.value(scores, a);
+    const double self = bordered(oracle, vertices.data(), factor.size, a, products), score = oracle.value(scores, a);
     if (factor.size == 0) origin = score;
     double pivot = factor.try_append(products.data(), self);
     if (pivot > DEPENDENT * self) return insert(a, 0, score - origin, pivot), true;
@@ -160,7 +169,7 @@ template <class Oracle> struct ActiveSet {
   }
   void find_marginals() {
     std::fill(marginals.begin(), marginals.end(), 0.0);
-    for (int64_t i = 0; i < factor.size; i++) oracle.add(vertex(i), y[i], marginals.data());
+    oracle.add(vertices.data(), factor.size, y.data(), marginals.data());
     for (int64_t i = 0; i < oracle.parts; i++) residual[i] = scores[i] - marginals[i];
   }
   bool known(const Unit* a) const {

@@ -116,12 +116,10 @@ Tensor project(const Oracle& oracle, const Tensor& codes, const Tensor& counts, 
     std::vector<double> products, x;
     for (int64_t b; next(b);) {
       factor.size = 0;
-      products.resize(count[b]);
       const Unit* own = vertices + first[b] * oracle.len;
       for (int64_t i = 0; i < count[b]; i++) {
         const Unit* a = own + i * oracle.len;
-        for (int64_t j = 0; j < i; j++) products[j] = oracle.overlap(own + j * oracle.len, a) + 1;
-        const double pivot = factor.try_append(products.data(), oracle.overlap(a, a) + 1);
+        const double self = bordered(oracle, own, i, a, products), pivot = factor.try_append(products.data(), self);
         factor.append(pivot, ((const double*)g.const_data_ptr())[first[b] + i]);
       }
       if (count[b] == 0) continue;

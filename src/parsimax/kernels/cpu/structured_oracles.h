@@ -24,6 +24,84 @@
 namespace parsimax::structured {
 constexpr double INF = std::numeric_limits<double>::infinity();
 
+using Four = double __attribute__((vector_size(32)));
+using Masks = int64_t __attribute__((vector_size(32)));
+// The bits of positive scores, and the sum of these; here and below without a branch: half of the bits are on, and
+// which cannot be foreseen.
+PARSIMAX_LOOP double turn_on_positive(const double* r, int64_t n, uint64_t* a) {
+  Four sums = {0, 0, 0, 0};
+  double rest = 0;
+  for (int64_t first = 0; first < n; first += 64) {
+    const int64_t size = std::min<int64_t>(64, n - first);
+    Masks words = {0, 0, 0, 0}, bit = {1, 2, 4, 8};
+    int64_t i = 0;
+    for (; i + 4 <= size; i += 4, bit <<= 4) {
+      Four v;
+      std::memcpy(&v, r + first + i, sizeof v);
+      const Masks on = v > 0;
+      words |= on & bit;
+      sums += (Four)((Masks)v & on);
+    }
+    uint64_t word = uint64_t(words[0] | words[1] | words[2] | words[3]);
+    for (; i < size; i++) {
+      const double v = r[first + i];
+      word |= uint64_t(v > 0) << i;
+      rest += v > 0 ? v : 0.0;
+    }
+    a[first >> 6] = word;
+  }
+  return (sums[0] + sums[1]) + (sums[2] + sums[3]) + rest;
+}
+// The sum of the scores of the bits that are on.
+PARSIMAX_LOOP double sum_where_on(const double* r, const uint64_t* a, int64_t n) {
+  Four sums = {0, 0, 0, 0};
+  double rest = 0;
+  for (int64_t first = 0; first < n; first += 64) {
+    const Masks word = Masks{} + int64_t(a[first >> 6]);
+    const int64_t size = std::min<int64_t>(64, n - first);
+    Masks bit = {1, 2, 4, 8};
+    int64_t i = 0;
+    for (; i + 4 <= size; i += 4, bit <<= 4) {
+      Four v;
+      std::memcpy(&v, r + first + i, sizeof v);
+      sums += (Four)((Masks)v & ((word & bit) != 0));
+    }
+    for (; i < size; i++) rest += a[first >> 6] >> i & 1 ? r[first + i] : 0.0;
+  }
+  return (sums[0] + sums[1]) + (sums[2] + sums[3]) + rest;
+}
+// u += the weights of the vectors that have a bit on, four vectors at a time.
+PARSIMAX_LOOP void add_where_on(const uint64_t* vectors, int64_t count, int64_t len, int64_t n, const double* weights,
+                                double* __restrict u) {
+  for (int64_t v = 0; v < count; v += 4)
+    for (int64_t first = 0; first < n; first += 64) {
+      Masks word[4], weight[4], bit = {1, 2, 4, 8};
+      for (int64_t k = 0; k < 4; k++) {
+        const bool there = v + k < count;
+        word[k] = Masks{} + int64_t(there ? vectors[(v + k) * len + (first >> 6)] : 0);
+        weight[k] = (Masks)(Four{} + (there ? weights[v + k] : 0.0));
+      }
+      const int64_t size = std::min<int64_t>(64, n - first);
+      for (int64_t i = 0; i < size; i += 4, bit <<= 4) {
+        Four total = {0, 0, 0, 0}, here;
+        for (int64_t k = 0; k < 4; k++) total += (Four)(weight[k] & ((word[k] & bit) != 0));
+        if (i + 4 <= size) {
+          std::memcpy(&here, u + first + i, sizeof here);
+          here += total;
+          std::memcpy(u + first + i, &here, sizeof here);
+        } else
+          for (int64_t k = 0; i + k < size; k++) u[first + i + k] += total[k];
+      }
+    }
+}
+// How many bits each of `count` vectors shares with a.
+PARSIMAX_LOOP void count_shared(const uint64_t* vectors, int64_t count, const uint64_t* a, int64_t len, double* out) {
+  for (int64_t i = 0; i < count; i++) {
+    int64_t shared = 0;
+    for (int64_t w = 0; w < len; w++) shared += std::popcount(vectors[i * len + w] & a[w]);
+    out[i] = (double)shared;
+  }
+}
 // Bits of which at least lo and at most hi are on; the parts are the bits.
 struct Bits {
   using Unit = uint64_t;
@@ -34,18 +112,9 @@ struct Bits {
   void set(const double*) {}
   static void turn_on(Unit* a, int64_t i) { a[i >> 6] |= Unit(1) << (i & 63); }
   bool map(const double* r, Unit* a, double& value) {
-    value = 0;
+    value = turn_on_positive(r, n, a);
     int64_t count = 0;
-    for (int64_t w = 0; w < len; w++) {  // without a branch: which bits are on cannot be foreseen
-      const int64_t first = w * 64, size = std::min<int64_t>(64, n - first);
-      Unit word = 0;
-      for (int64_t i = 0; i < size; i++) {
-        const double v = r[first + i];
-        word |= Unit(v > 0) << i;
-        value += v > 0 ? v : 0.0;
-      }
-      a[w] = word, count += std::popcount(word);
-    }
+    for (int64_t w = 0; w < len; w++) count += std::popcount(a[w]);
     if (count >= lo && count <= hi) return true;
     const int64_t want = count > hi ? hi : lo;
     if (want < 0 || want > n) return false;
@@ -57,25 +126,23 @@ struct Bits {
     for (int64_t j = 0; j < want; j++) turn_on(a, order[j]), value += r[order[j]];
     return value > -INF;
   }
-  template <class F> void each(const Unit* a, const F& f) const {
-    for (int64_t w = 0; w < len; w++)
-      for (Unit x = a[w]; x; x &= x - 1) f(w * 64 + std::countr_zero(x));
+  double value(const double* r, const Unit* a) const { return sum_where_on(r, a, n); }
+  void add(const Unit* vertices, int64_t count, const double* weights, double* u) const {
+    add_where_on(vertices, count, len, n, weights, u);
   }
-  double value(const double* r, const Unit* a) const {
-    double sum = 0;
-    each(a, [&](int64_t i) { sum += r[i]; });
-    return sum;
-  }
-  void add(const Unit* a, double weight, double* u) const {
-    each(a, [&](int64_t i) { u[i] += weight; });
-  }
-  double overlap(const Unit* a, const Unit* b) const {
-    int64_t shared = 0;
-    for (int64_t w = 0; w < len; w++) shared += std::popcount(a[w] & b[w]);
-    return (double)shared;
+  void overlaps(const Unit* vertices, int64_t count, const Unit* a, double* out) const {
+    count_shared(vertices, count, a, len, out);
   }
 };
 
+PARSIMAX_LOOP void count_equal(const int32_t* vectors, int64_t count, const int32_t* a, int64_t len, double* out) {
+  for (int64_t i = 0; i < count; i++) {
+    const int32_t* b = vectors + i * len;
+    int32_t equal = 0;
+    for (int64_t j = 0; j < len; j++) equal += a[j] == b[j];
+    out[i] = (double)equal;
+  }
+}
 // One label of `labels` at each of `len` positions; the parts are (position, label).
 struct Labels {
   using Unit = int32_t;
@@ -88,19 +155,17 @@ struct Labels {
     for (int64_t i = 0; i < len; i++) sum += r[i * labels + a[i]];
     return sum;
   }
-  void add(const Unit* a, double weight, double* u) const {
-    for (int64_t i = 0; i < len; i++) u[i * labels + a[i]] += weight;
+  void add(const Unit* vertices, int64_t count, const double* weights, double* u) const {
+    for (int64_t v = 0; v < count; v++, vertices += len)
+      for (int64_t i = 0; i < len; i++) u[i * labels + vertices[i]] += weights[v];
   }
-  double overlap(const Unit* a, const Unit* b) const {
-    int32_t shared = 0;
-    for (int64_t i = 0; i < len; i++) shared += a[i] == b[i];
-    return (double)shared;
+  void overlaps(const Unit* vertices, int64_t count, const Unit* a, double* out) const {
+    count_equal(vertices, count, a, len, out);
   }
 };
 
 // For each label the best of start[x] + moves[x, label], and which x it was: kept as a double beside the value, so that
 // both fit into vectors of one shape. Four labels at a time stay in registers.
-using Four = double __attribute__((vector_size(32)));
 PARSIMAX_LOOP void best_moves(int64_t labels, const double* start, const double* moves, double* to, double* origin) {
   int64_t y = 0;
   for (; y + 4 <= labels; y += 4) {
