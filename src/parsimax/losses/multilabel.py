@@ -24,14 +24,19 @@ EPSILON = 1e-8  # the paper's, inside the logarithm
 
 def _hinge_rows(x: Tensor, q: Tensor, target: Tensor, *, solve: Solve) -> Tensor:
     """Pairs of labels are to be as far apart as their shares, a label ahead of a non-label by its share; over a."""
-    rows = clean(x, shift=False, traced=isinstance(solve, Traced), dtype=solve.dtype)
+    traced = isinstance(solve, Traced)
+    rows = clean(x, shift=False, traced=traced, dtype=solve.dtype)
     z, share = rows.z, target.to(rows.z.dtype)
     on = share > 0
     a = hourglass_scale(z, rows.live, q.to(z.dtype)).unsqueeze(-1)
-    apart = z.unsqueeze(-1) - z.unsqueeze(-2)
-    wanted = (share.unsqueeze(-1) - share.unsqueeze(-2)) / a
-    both = on.unsqueeze(-1) & on.unsqueeze(-2)
-    ahead = on.unsqueeze(-1) & (~on & rows.allowed).unsqueeze(-2)
+    # Every pair begins with a label, and there are few: these are moved to the front where their number may be read.
+    most = z.shape[-1] if traced else int(on.sum(-1).max()) if on.numel() else 0
+    at = share.expand_as(z).topk(most).indices
+    label, own = z.gather(-1, at).unsqueeze(-1), share.expand_as(z).gather(-1, at).unsqueeze(-1)
+    apart = label - z.unsqueeze(-2)
+    wanted = (own - share.unsqueeze(-2)) / a
+    both = (own > 0) & on.unsqueeze(-2)
+    ahead = (own > 0) & (~on & rows.allowed).unsqueeze(-2)
     loss = torch.where(both, (wanted - apart).abs() / 2, torch.where(ahead, (wanted - apart).clamp(min=0), 0))
     forbidden = torch.where((on & ~rows.allowed).any(-1, keepdim=True), torch.inf, 0.0)
     return loss.sum((-1, -2)).unsqueeze(-1) + forbidden + torch.where(rows.broken, torch.nan, 0.0)
@@ -60,8 +65,10 @@ def _rows_loss(entry: Entry, settings: dict[str, Any], scores: Tensor, target: T
         parameter = entry.setting.at(value)
         q = as_tensor(parameter, scores, scores.dim() - 1, where)
         good, bad = inside(q, parameter.domain, 1.0, work)
-        n = scores.shape[-1]
-        loss = evaluate(_hinge_rows, scores, good, target, width=1, dtype=work, cost=n * n)
+        n = labels = scores.shape[-1]
+        if is_plain(target) and target.device.type == "cpu" and target.numel():
+            labels = int((target > 0).sum(-1).max())
+        loss = evaluate(_hinge_rows, scores, good, target, width=1, dtype=work, cost=n * max(1, labels))
         return (loss * torch.where(bad, torch.nan, 1.0)).squeeze(-1)
     raise ValueError(f"{where}: there is no multi-label loss for {entry.name}")
 

@@ -52,11 +52,27 @@ def jensen_shannon(*distributions: Tensor, dim: int = -1, base: float = math.e) 
     rank = max(p.dim() for p in floating)
     dim = check_dim(dim, rank, where) - rank  # counted from the end, where broadcasting aligns
     work, size = work_dtype(floating[0].device), floating[0].shape[dim]
+    if len(parts) == 2 and len(floating) == 1:
+        index = parts[0] if parts[1].is_floating_point() else parts[1]
+        if index.dim() == rank - 1:
+            return (_from_one_hot(floating[0], index, dim, work) / math.log(base)).to(floating[0].dtype)
     wide = [_one_hot(p, size, dim, work) if not p.is_floating_point() else p.to(work) for p in parts]
     wide = list(torch.broadcast_tensors(*wide))
     mean = torch.stack(wide).mean(0)
     apart = _entropy(mean, dim) - sum(_entropy(p, dim) for p in wide) / len(wide)
     return (apart / math.log(base)).to(floating[0].dtype)
+
+
+def _from_one_hot(p: Tensor, index: Tensor, dim: int, dtype: torch.dtype) -> Tensor:
+    """From the probability of the class alone: of all others half stands in the mean, and p log p goes out."""
+    shape = torch.broadcast_shapes(p.select(dim, 0).shape, index.shape)
+    at = index.long().expand(shape).unsqueeze(dim)
+    wide = list(shape)
+    wide.insert(len(shape) + 1 + dim, p.shape[dim])
+    p = p.expand(wide)
+    own, total = p.gather(dim, at).squeeze(dim).to(dtype), p.sum(dim, dtype=dtype)
+    mean = (1 + own) / 2
+    return (total - own) * (math.log(2) / 2) - mean * mean.log() + own * torch.where(own > 0, own, 1).log() / 2
 
 
 def _one_hot(index: Tensor, size: int, dim: int, dtype: torch.dtype) -> Tensor:

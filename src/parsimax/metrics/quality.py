@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from ..engine.arguments import Interval, check_dim, check_number, check_scores
@@ -107,4 +108,5 @@ def sparsemax_score(p: Tensor, target: Tensor) -> Tensor:
     Reference: Martins, Marinho and Martins, Sparse Text Generation, EMNLP 2020.
     """
     own = _of_target(p, target, "sparsemax_score").to(work_dtype(p.device))
-    return (own + (1 - p.to(own.dtype).square().sum(-1)) / 2).to(p.dtype)
+    length: Tensor = torch.linalg.vector_norm(p, dim=-1, dtype=own.dtype)
+    return (own + (1 - length.square()) / 2).to(p.dtype)
