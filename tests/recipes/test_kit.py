@@ -301,3 +301,27 @@ def test_codecs_survive_their_file_and_name_what_they_have_not_seen(tmp_path):
     again = Pieces.load(tmp_path)
     assert again.source("abc a") == pieces.source("abc a") and again.lowercase
     assert pieces.unseen("aß b") == ["ß"] and pieces.unseen("A bc") == []
+
+
+def test_what_mappings_learn_is_told_by_module_and_place(tmp_path):
+    from torch import nn
+
+    from parsimax import Entmax, EntmaxLoss
+    from parsimax.recipes.kit import durable
+    from parsimax.recipes.kit.pictures import learned as picture
+    from parsimax.recipes.kit.training import learned
+
+    model = nn.ModuleDict(
+        {"heads": Entmax(1.3, learnable=True, shape=(2, 1, 1)), "one": EntmaxLoss(1.7, learnable=True), "no": Entmax()}
+    )
+    told = learned(model)
+    assert told == pytest.approx({"heads.alpha.0": 1.3, "heads.alpha.1": 1.3, "one.alpha": 1.7})
+    run = runs.Run(tmp_path)
+    lines = ["step,val/loss," + ",".join(f"learned/{name}" for name in told), "9,1,1.3,1.3,1.7", "19,0.5,1.4,1.2,1.6"]
+    durable.replace(run.metrics, "\n".join(lines).encode())
+    figure = picture(run)
+    shown = {axes.get_title(): len(axes.lines) for axes in figure.axes if axes.get_title()}
+    assert shown == {"heads.alpha": 2, "one.alpha": 1}
+    assert [list(line.get_ydata()) for line in figure.axes[0].lines] == [[1.3, 1.4], [1.3, 1.2]]
+    durable.replace(run.metrics, b"step,val/loss\n9,1\n")
+    assert picture(run) is None

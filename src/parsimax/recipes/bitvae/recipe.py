@@ -28,7 +28,8 @@ class BitVAERecipe(ImageRecipe[Settings, BitVAE]):
         with torch.no_grad():
             said = task.eval().describe(images.pixels())
         outputs = [{"label": label, **one} for label, one in zip(images.labels.tolist(), said, strict=True)]
-        return Evaluation({"examples": len(images), **task.figures(images)}, outputs)
+        figures = task.validate() if split == "val" else task.figures(images)
+        return Evaluation({"examples": len(images), **figures}, outputs)
 
     def report(self, task: BitVAE, settings: Settings, run: Run, folder: Path) -> list[Path]:
         val = splits(settings.data.root)["val"]

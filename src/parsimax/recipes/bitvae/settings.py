@@ -23,13 +23,21 @@ class Model:
 
 
 @dataclass(frozen=True)
+class SomeTrain(Train):
+    """Training, and how much of the validation images is looked at; of the test images it is 1000, by 256 samples."""
+
+    judged: int = setting(256, "validation images that are looked at", low=1)
+    samples: int = setting(16, "bit vectors drawn for each of them, to estimate its probability", low=1)
+
+
+@dataclass(frozen=True)
 class Settings(kit.Settings):
     """All of them."""
 
     data: Data = group(Data)
     model: Model = group(Model)
     latent: Latent = group(Latent)
-    train: Train = group(Train, steps=2000, eval_every=200, lr=2e-3, warmup=0, decay="none")
+    train: SomeTrain = group(SomeTrain, steps=2000, eval_every=200, lr=2e-3, warmup=0, decay="none")
 
     def check(self) -> None:
         super().check()

@@ -7,35 +7,41 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from ...latent import Best, Expected, expected_loss
 from ..images.data import Images
-from ..images.methods import as_vector, at_step, method_of
+from ..images.methods import as_vector, at_step, method_of, mlp
 from ..images.recipe import ImageTask
 from ..kit.batches import Shuffled
 from ..kit.recipe import DataError
 from .settings import Settings
 
 SHOWN = 1000  # images of an evaluation
+MANY = 4  # messages an image
 
 
-class Sender(nn.Module):
-    """An image → scores of the messages."""
+def unit(pixels: Tensor) -> Tensor:
+    return F.normalize(pixels, dim=-1)
 
-    def __init__(self, size: int, width: int, hidden: int, messages: int, temperature: float) -> None:
+
+class Looking(nn.Module):
+    """The same small net for each number, as a 1 × 1 filter."""
+
+    def __init__(self, hidden: int) -> None:
         super().__init__()
-        self.embed = nn.Linear(size, width, bias=False)
-        self.wide, self.narrow = (
-            nn.Linear(1, hidden),
-            nn.Linear(hidden, 1),
-        )  # the same for each number, as a 1 × 1 filter
-        self.out = nn.Linear(width, messages)
-        self.temperature = temperature
+        self.wide, self.narrow = nn.Linear(1, hidden), nn.Linear(hidden, 1)
 
     def forward(self, x: Tensor) -> Tensor:
-        looked = self.narrow(torch.sigmoid(self.wide(self.embed(x).unsqueeze(-1)))).squeeze(-1)
-        scores: Tensor = self.out(torch.sigmoid(looked)) / self.temperature
-        return scores
+        looked: Tensor = self.narrow(torch.sigmoid(self.wide(x.unsqueeze(-1)))).squeeze(-1)
+        return looked.sigmoid()
+
+
+def sender(kind: str, size: int, width: int, hidden: int, messages: int) -> nn.Sequential:
+    """An image → scores of the messages."""
+    if kind == "mlp":
+        return mlp(size, width, messages)
+    return nn.Sequential(nn.Linear(size, width, bias=False), Looking(hidden), nn.Linear(width, messages))
 
 
 class Game(ImageTask):
@@ -54,30 +60,38 @@ class Game(ImageTask):
             Shuffled(len(train), settings.train.batch, lambda some: self.round(train, some)),
         )
         self.settings, self.val = settings, val
-        self.sender = Sender(self.size, own.width, own.hidden, own.messages, own.temperature)
-        self.look = nn.Linear(self.size, own.width)
+        self.sender = sender(own.sender, self.size, own.width, own.hidden, own.messages)
+        self.look = nn.Linear(self.size, own.width, bias=False)
         self.listen = nn.Linear(own.messages, own.width, bias=False)
+        nn.init.normal_(self.listen.weight)  # a word vector for each message
         self.method = method_of(own.method, settings.latent, self.size)
 
     def round(self, images: Images, some: list[int]) -> tuple[Tensor, Tensor]:
-        """Pixels of the right images (N, size), and of all candidates (N, candidates, size), the right one first."""
+        """The right images (N, size), and all candidates (N, candidates, size), the right one first, of length 1."""
         chance = random.Random(repr(some))
         others = [chance.sample(range(len(images)), self.settings.model.candidates) for _ in some]
         shown = [
             [right, *[o for o in other if o != right]][: len(other)] for right, other in zip(some, others, strict=True)
         ]
-        return images.pixels(some), images.pixels(torch.tensor(shown))
+        return unit(images.pixels(some)), unit(images.pixels(torch.tensor(shown)))
+
+    def scores(self, x: Tensor) -> Tensor:
+        scores: Tensor = self.sender(x) / self.settings.model.temperature
+        return scores
 
     def play(self, x: Tensor, candidates: Tensor, method: nn.Module) -> Expected:
         seen = self.look(candidates)
 
         def surprise(example: Tensor, z: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-            heard = self.listen(as_vector(z, self.settings.model.messages))
-            scores = torch.einsum("pcw,pw->pc", seen[example], heard)
+            if not z.is_floating_point() and len(z) > MANY * len(x):  # one product costs less than a copy for each pair
+                scores = (seen @ self.listen.weight)[example, :, z]
+            else:
+                heard = self.listen(as_vector(z, self.settings.model.messages))
+                scores = torch.einsum("pcw,pw->pc", seen.index_select(0, example), heard)
             right = (scores[:, :1] > scores[:, 1:]).all(-1)
             return -torch.log_softmax(scores, -1)[:, 0], {"right": right.float()}
 
-        return expected_loss(self.sender(x), surprise, method, context=x)  # type: ignore[arg-type]
+        return expected_loss(self.scores(x), surprise, method, context=x)  # type: ignore[arg-type]
 
     def loss(self, batch: tuple[Tensor, Tensor]) -> Tensor:
         own = self.settings.latent
@@ -107,12 +121,12 @@ class Game(ImageTask):
         return self.figures(self.val)
 
     def describe(self, pixels: Tensor) -> list[dict[str, Any]]:
-        return [{"message": message} for message in self.sender(pixels).argmax(-1).tolist()]
+        return [{"message": message} for message in self.scores(unit(pixels)).argmax(-1).tolist()]
 
     @torch.no_grad()
     def shared(self, images: Images, rows: int = 10, columns: int = 10) -> list[tuple[str, list[Tensor]]]:
         """The messages that most images share, each with some of them."""
-        message = self.sender(images.pixels()).argmax(-1)
+        message = self.scores(unit(images.pixels())).argmax(-1)
         found, counts = message.unique(return_counts=True)
         kept = found[counts.argsort(descending=True, stable=True)][:rows].tolist()
         return [(f"message {m}", [*images.pixels((message == m).nonzero()[:columns, 0])]) for m in kept]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from ..images.settings import Categorical, Data, Latent, Train
 from ..kit import recipe as kit
@@ -17,7 +18,10 @@ class Model:
     messages: int = setting(256, "how many there are", low=2)
     candidates: int = setting(16, "images among which the receiver looks", low=2)
     width: int = setting(256, "width of the images' embeddings", low=1)
-    hidden: int = setting(128, "units that the sender looks at each number of an embedding with", low=1)
+    sender: Literal["mlp", "paper"] = setting(
+        "mlp", "mlp: one hidden layer; paper: each number of an embedding is looked at by itself, as by a 1 × 1 filter"
+    )
+    hidden: int = setting(128, "units that the paper's sender looks at each number with", low=1)
     temperature: float = setting(1.0, "what the sender's scores are divided by", low=1e-3)
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from ...analysis import Recording, compare, figures, load, measures, write_report
-from ..kit.pictures import curves, save
+from ..kit.pictures import curves, learned, save
 from ..kit.runs import Run
 from ..kit.show import cell
 from .encoder import BEFORE, KEPT
@@ -15,7 +15,11 @@ from .encoder import BEFORE, KEPT
 def report(now: Recording, names: tuple[str, ...], captions: list[str], run: Run, folder: Path) -> list[Path]:
     """Curves, density and α as pictures, ``attention.html``, and ``attention-before.html``."""
     before = load(run.folder / KEPT / BEFORE)
-    drawn: dict[str, Any] = {"training": curves(run, *names), "density": figures.density(now)}
+    drawn: dict[str, Any] = {
+        "training": curves(run, *names),
+        "density": figures.density(now),
+        "learned": learned(run),
+    }
     if any(head.alpha is not None for head in measures(now)):
         drawn["alpha"] = figures.alpha(now)
     pictures = save(drawn, folder)

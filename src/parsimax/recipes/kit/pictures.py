@@ -46,3 +46,31 @@ def curves(run: Run, *names: str) -> Any:
         axes.set(xlabel="step", ylabel=name)
         axes.legend()
     return figure
+
+
+def learned(run: Run) -> Any:
+    """A figure of what mappings learned, such as α of each head, over the steps, a plot a module; None if nothing."""
+    from matplotlib.figure import Figure
+
+    rows = run.rows()
+    columns = [key for key in (rows[0] if rows else {}) if key.startswith("learned/")]
+    parts: dict[str, list[str]] = {}
+    for column in columns:
+        path, last = column.removeprefix("learned/").rsplit(".", 1)
+        parts.setdefault(path if last.isdigit() else f"{path}.{last}", []).append(column)
+    if not parts:
+        return None
+    across = min(3, len(parts))
+    down = -(-len(parts) // across)
+    figure = Figure((4 * across, 2.4 * down), layout="constrained")
+    grid = figure.subplots(down, across, squeeze=False, sharex=True, sharey=True)
+    for axes in grid.flat[len(parts) :]:
+        axes.set_axis_off()
+    for (path, names), axes in zip(parts.items(), grid.flat, strict=False):
+        for name in names:
+            points = [(int(row["step"]), float(row[name])) for row in rows if row.get(name)]
+            axes.plot(*zip(*points, strict=True), label=name.rsplit(".", 1)[1])
+        axes.set_title(path, fontsize=8)
+    for axes in grid[-1]:
+        axes.set_xlabel("step")
+    return figure

@@ -18,6 +18,7 @@ from lightning.pytorch.loggers import Logger, TensorBoardLogger
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
+from ...parameters import LEARNED, Learned
 from . import checkpoints, durable
 from .batches import Batches, Endless
 from .metrics import Metrics
@@ -87,6 +88,8 @@ class Task(L.LightningModule, Generic[B]):
     def validation_step(self, batch: Any, index: int) -> None:
         for name, value in self.validate().items():
             self.log(f"val/{name}", value, sync_dist=True, batch_size=1)
+        for name, value in learned(self).items():
+            self.log(f"learned/{name}", value, batch_size=1)
 
     def train_dataloader(self) -> Any:
         data = Endless(
@@ -127,6 +130,10 @@ class Task(L.LightningModule, Generic[B]):
             return {}
         return {"step ms": 1000 * statistics.median(self._paces), "training seconds": self.seconds}
 
+    def rate(self, step: int) -> float:
+        """The share of ``train.lr`` at a step."""
+        return rate_at(step, self.train_settings)
+
     def configure_optimizers(self) -> Any:
         settings = self.train_settings
         kinds: dict[bool, list[nn.Parameter]] = {False: [], True: []}
@@ -138,8 +145,21 @@ class Task(L.LightningModule, Generic[B]):
         if kinds[True]:
             groups.append({"params": kinds[True], "lr": settings.lr * settings.alpha_lr, "weight_decay": 0.0})
         optimiser = torch.optim.AdamW(groups, settings.lr, (0.9, 0.98), 1e-9, settings.weight_decay)
-        rate = torch.optim.lr_scheduler.LambdaLR(optimiser, lambda step: rate_at(step, settings))
+        rate = torch.optim.lr_scheduler.LambdaLR(optimiser, self.rate)
         return {"optimizer": optimiser, "lr_scheduler": {"scheduler": rate, "interval": "step"}}
+
+
+@torch.no_grad()
+def learned(model: nn.Module) -> dict[str, float]:
+    """Every learned number of a mapping, such as α of each head, by the module that has it and its place there."""
+    found: dict[str, float] = {}
+    for path, module in model.named_modules():
+        if isinstance(module, Learned):
+            where, _, setting = path.rpartition(f"{LEARNED}_")
+            values = module().flatten().tolist()
+            places = [f".{place}" for place in range(len(values))] if len(values) > 1 else [""]
+            found |= {f"{where}{setting}{place}": value for place, value in zip(places, values, strict=True)}
+    return found
 
 
 def rate_at(step: int, settings: Train) -> float:

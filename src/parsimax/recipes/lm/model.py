@@ -104,7 +104,7 @@ class Lm(Task[Window]):
                 sums["floored"] -= ((own + epsilon) / (1 + epsilon * size)).log().sum().item()
                 sums["score"] += sparsemax_score(p, aim).sum(dtype=torch.float64).item()
                 sums["divergence"] += jensen_shannon(p, aim).sum(dtype=torch.float64).item()
-                sums["support"] += (p > 0).sum().item()
+                sums["support"] += p.count_nonzero().item()
                 sums["right"] += (p.argmax(-1) == aim).sum().item()
             count += len(aims)
         mean = {name: total / count for name, total in sums.items()}

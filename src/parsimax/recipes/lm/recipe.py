@@ -56,6 +56,8 @@ class LmRecipe(Recipe[Settings, Lm, Beginning, Options]):
 
     def windows(self, task: Lm, settings: Settings, split: str) -> Windows:
         text = stream(lines_of(settings.data, split), task.words)
+        if split == "val" and settings.train.eval_words:
+            text = text[: settings.train.eval_words]
         return Windows(text, min(settings.train.columns, max(1, len(text) // 4)), settings.train.window, split)
 
     def evaluate(self, task: Lm, settings: Settings, split: str, show: Callable[[str], None]) -> Evaluation:

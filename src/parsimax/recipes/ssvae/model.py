@@ -79,6 +79,10 @@ class SSVAE(ImageTask):
         bound = (out.loss - own.latent.entropy * out.entropy).mean() + math.log(CLASSES)
         return total + own.train.unlabelled * bound / self.size + out.baseline_loss / self.size**2
 
+    def rate(self, step: int) -> float:
+        own = self.settings.train
+        return own.supervised_lr / own.lr if step < own.supervised else super().rate(step)
+
     def amount(self, batch: tuple[Tensor, Tensor, Tensor]) -> int:
         return len(batch[0])
 

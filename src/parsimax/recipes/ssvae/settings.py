@@ -25,6 +25,7 @@ class SomeTrain(Train):
 
     labelled: int = setting(100, "images whose labels are used", low=1)
     supervised: int = setting(300, "steps on labelled images alone at the start, which decide everything", low=0)
+    supervised_lr: float = setting(1e-3, "learning rate of these steps, the same for every method", low=0, high=10)
     unlabelled: float = setting(1.0, "weight of the loss of unlabelled images", low=0)
 
 

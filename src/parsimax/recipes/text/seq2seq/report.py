@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from ....analysis import figures, measures, write_report
-from ...kit.pictures import curves, save
+from ...kit.pictures import curves, learned, save
 from ...kit.runs import Run
 from ...kit.show import cell
 from ..codec import Codec
@@ -43,6 +43,7 @@ def drawn(model: Seq2Seq, codec: Codec, examples: Examples, run: Run) -> dict[st
     found = {"training": curves(run, "loss", "accuracy"), "density": figures.density(recording)}
     if any(head.alpha is not None for head in heads):
         found["alpha"] = figures.alpha(recording)
+    found["learned"] = learned(run)
     if any(head.diversity is not None and head.diversity == head.diversity for head in heads):
         found["diversity"] = figures.diversity(recording)
     return found
