@@ -18,16 +18,15 @@ from __future__ import annotations
 import argparse
 import csv
 import fcntl
-import itertools
 import json
 import os
 import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -35,183 +34,11 @@ for threads in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):  # two trainings of one t
     os.environ[threads] = "1"
 os.environ["OMP_WAIT_POLICY"] = "passive"
 
+from tuned_plans import PLANS, Plan, Values  # noqa: E402
 from tuned_table import page  # noqa: E402
 
 from parsimax import cli  # noqa: E402
 from parsimax.recipes import find  # noqa: E402
-
-Values = dict[str, float]
-
-
-@dataclass(frozen=True)
-class Plan:
-    """A table: its rows, the grid they are tuned on, and the seeds of what was chosen.
-
-    ``grid`` is searched in its order: a setting over all its values, those after it at ``start``, then the next one
-    with the best of this one; or ``whole``, every combination. A cell of ``like`` takes what another one chose.
-    ``data`` is what the data are called.
-    """
-
-    recipe: str
-    config: str
-    cells: dict[str, list[str]]
-    grid: dict[str, tuple[float, ...]]
-    start: Values
-    figure: str
-    seeds: tuple[int, ...] = (1, 2, 3)
-    first: int = 2  # so many cells are compared in the first place, and done before all others
-    common: tuple[str, ...] = ()
-    whole: bool = False
-    like: dict[str, str] = field(default_factory=dict)
-    data: str = ""
-    cells_are: str = "output / attention"
-
-    def options(self) -> list[Callable[[Values], list[Values]]]:
-        """The stages of the search, each a function from what was best before to what is tried."""
-        if self.whole:
-            every = [dict(zip(self.grid, values, strict=True)) for values in itertools.product(*self.grid.values())]
-            return [lambda best: every]
-        return [lambda best, key=key: [{**best, key: one} for one in self.grid[key]] for key in self.grid]
-
-
-def pair(output: str, attention: str) -> list[str]:
-    return [f"model.output.mapping={output}", f"model.attention.mapping={attention}"]
-
-
-def three(output: str, attention: str, *more: str) -> list[str]:
-    kinds = [
-        word
-        for kind in ("encoder", "decoder", "context")
-        for word in (f"model.{kind}.mapping={attention}", f"model.{kind}.alpha=1.5")  # learned, if not told
-    ]
-    return [f"model.output.mapping={output}", *kinds, *more]
-
-
-def learned(rate: int) -> list[str]:
-    alphas = [f"model.{kind}.alpha=learned" for kind in ("encoder", "decoder", "context")]
-    return three("entmax", "entmax", *alphas, f"train.alpha_lr={rate}")
-
-
-def several_labels(data: str, rate: float) -> Plan:
-    """Every last layer of `multilabel`; ``rate`` leaves the mean number of labels, rounded."""
-    kinds = ("sigmoid", "softmax", "sparsemax", "sparsemax-hinge", "sparsehourglass", "entmax", "rsoftmax")
-    cells = {kind: [f"model.layer={kind}", f"model.rate={rate}"] for kind in (*kinds, "rsoftmax-predicted")}
-    return Plan(
-        "multilabel",
-        "",
-        {name: cells[name] for name in ("rsoftmax-predicted", *kinds)},
-        {"train.lr": (0.002, 0.0005, 0.008), "train.weight_decay": (0.0, 0.3)},
-        {},
-        "micro F1",
-        seeds=(1, 2, 3, 4, 5),
-        first=len(cells),
-        common=("train.eval_every=50", "train.tensorboard=false"),
-        whole=True,
-        data=data,
-        cells_are="layer",
-    )
-
-
-def encoders(data: str, *words: str) -> Plan:
-    """MiniLM with three attention mappings; the rate of r-softmax is raised over the first half of the steps."""
-    return Plan(
-        "finetune",
-        "minilm",
-        {
-            "softmax": ["model.mapping=softmax"],
-            "r-softmax, rate 0.15": ["model.mapping=rsoftmax", "model.rate=0.15"],
-            "sparsemax": ["model.mapping=sparsemax"],
-        },
-        {"train.lr": (1e-4, 5e-5)},
-        {},
-        "accuracy",
-        first=3,
-        common=("train.steps=400", "train.eval_every=50", "train.warmup=40", "train.tensorboard=false", *words),
-        data=data,
-        cells_are="attention",
-    )
-
-
-SMALL_INFLECTION = (
-    "model.width=64",
-    "search.exact_budget=0",
-    "train.steps=1200",
-    "train.batch_tokens=512",
-    "train.eval_every=150",
-    "train.patience=3",
-    "train.tensorboard=false",
-)
-PLANS = {
-    "scene": several_labels("scene", 0.834),
-    "yeast": several_labels("yeast", 0.715),
-    "corel5k": several_labels("corel5k", 0.9895),
-    "sst2": encoders("sst2"),
-    "rte": encoders("rte", "data.text=sentence1,sentence2", "data.label=label", "data.dev_is_test=true"),
-    "mrpc": encoders("mrpc", "data.text=#1 String,#2 String", "data.label=Quality", "data.dev_is_test=true"),
-    "inflection": Plan(
-        "inflection",
-        "sigmorphon",
-        {
-            "softmax / softmax": pair("softmax", "softmax"),
-            "1.5-entmax / 1.5-entmax": pair("entmax", "entmax"),
-            "softmax / 1.5-entmax": pair("softmax", "entmax"),
-            "1.5-entmax / softmax": pair("entmax", "softmax"),
-            "sparsemax / sparsemax": pair("sparsemax", "sparsemax"),
-        },
-        {"train.lr": (0.01, 0.005, 0.02, 0.04), "model.dropout": (0.3, 0.5)},
-        {"model.dropout": 0.3},
-        "accuracy",
-        common=("data.languages=turkish", *SMALL_INFLECTION),
-    ),
-    "spanish": Plan(  # inflection of another language, with what each cell chose on Turkish
-        "inflection",
-        "sigmorphon",
-        {
-            "softmax / softmax": [*pair("softmax", "softmax"), "train.lr=0.02", "model.dropout=0.3"],
-            "1.5-entmax / 1.5-entmax": [*pair("entmax", "entmax"), "train.lr=0.02", "model.dropout=0.3"],
-            "softmax / 1.5-entmax": [*pair("softmax", "entmax"), "train.lr=0.01", "model.dropout=0.5"],
-            "1.5-entmax / softmax": [*pair("entmax", "softmax"), "train.lr=0.02", "model.dropout=0.3"],
-            "sparsemax / sparsemax": [*pair("sparsemax", "sparsemax"), "train.lr=0.02", "model.dropout=0.3"],
-        },
-        {},
-        {},
-        "accuracy",
-        seeds=(1, 2),
-        first=5,
-        common=("data.languages=spanish", *SMALL_INFLECTION),
-        data="spanish",
-    ),
-    "translation": Plan(
-        "translation",
-        "multi30k",
-        {
-            "softmax / softmax": three("softmax", "softmax"),
-            "1.5-entmax / 1.5-entmax": three("entmax", "entmax"),
-            "1.5-entmax / softmax": three("entmax", "softmax"),
-            "softmax / 1.5-entmax": three("softmax", "entmax"),
-            "1.5-entmax / learned α, rate × 1": learned(1),
-            "1.5-entmax / learned α, rate × 5": learned(5),
-        },
-        {"train.lr": (0.006, 0.012), "model.smoothing": (0.0, 0.1)},
-        {"model.smoothing": 0.0},
-        "BLEU",
-        seeds=(1, 2),
-        like={
-            "1.5-entmax / learned α, rate × 1": "1.5-entmax / 1.5-entmax",
-            "1.5-entmax / learned α, rate × 5": "1.5-entmax / 1.5-entmax",
-        },
-        common=(
-            "data.vocabulary=2000",
-            "model.width=64",
-            "model.inner=128",
-            "model.layers=2",
-            "search.exact_budget=0",
-            "train.steps=2500",
-            "train.eval_every=250",
-            "train.tensorboard=false",
-        ),
-    ),
-}
 
 
 @dataclass(frozen=True)
@@ -265,7 +92,7 @@ def tuning(plan: Plan, cell: str, known: list[Done]) -> tuple[Values, list[Train
         if open_ := [each for each in tries if not any(done.is_of(each) for done in own)]:
             return values, open_
         tried = [done for each in tries for done in own if done.is_of(each)]
-        values = max(tried, key=lambda done: done.dev.get(plan.figure, -1.0)).values
+        values = max(tried, key=lambda done: plan.better(done.dev)).values
     return values, []
 
 
@@ -327,9 +154,14 @@ def curve(folder: Path) -> list[dict[str, float]]:
 def carry_out(plan: Plan, training: Training, options: argparse.Namespace) -> Done:
     """Train, or go on with a training, or evaluate it on the test data."""
     folder = options.runs / training.folder
+    begun = (folder / "run.json").exists()
+    if training.test and not begun:  # the lines of the results were kept, the runs were not
+        again = carry_out(plan, replace(training, test=False), options)
+        if again.failed:
+            return again
     if training.test:
-        code, error = command("eval", str(folder))
-    elif (folder / "run.json").exists():
+        code, error = command("eval", str(folder), *plan.test)
+    elif begun:
         code, error = command("train", "--resume", str(folder))
     else:
         settings = [f"{key}={value:g}" for key, value in training.values.items()]
@@ -404,8 +236,10 @@ def rows(plan: Plan, known: list[Done]) -> Iterator[tuple[str, list[Done], list[
         own = [done for done in known if done.cell == cell]
         first = [done for done in own if done.seed == plan.seeds[0] and not done.failed]
         if first:
-            best = max(first, key=lambda done: done.dev[plan.figure])
-            yield cell, own, [done for done in own if done.values == best.values]
+            values, open_ = tuning(plan, plan.like.get(cell, cell), known)
+            if open_:  # not all was tried yet
+                values = max(first, key=lambda done: plan.better(done.dev)).values
+            yield cell, own, [done for done in own if done.values == values]
 
 
 def main() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -11,6 +12,7 @@ if TYPE_CHECKING:
 
     Row = tuple[str, list[Done], list[Done]]
 
+SHOWN = 10  # places of a curve
 COLUMNS = {
     "multilabel": {
         "micro F1, %": lambda test: 100 * test["micro F1"],
@@ -27,6 +29,43 @@ COLUMNS = {
         "Matthews": lambda test: test["Matthews"],
         "zeros, %": lambda test: 100 * test["zeros"],
         "attended tokens": lambda test: test["attended tokens"],
+    },
+    "lm": {
+        "perplexity": lambda test: test["perplexity"],
+        "ε-perplexity": lambda test: test["ε-perplexity"],
+        "sparsemax score": lambda test: test["sparsemax score"],
+        "Jensen–Shannon": lambda test: test["Jensen–Shannon"],
+        "possible words": lambda test: test["possible words"],
+        "rank": lambda test: test.get("rank", math.nan),
+        "repetition": lambda test: test["repetition of written text"],
+        "peak memory, MB": lambda test: test["peak memory MB"],
+    },
+    "ssvae": {
+        "accuracy, %": lambda test: 100 * test["accuracy"],
+        "decoder calls": lambda test: test["calls"],
+        "−ELBO a pixel, nats": lambda test: test["loss"],
+    },
+    "emergent": {
+        "accuracy, %": lambda test: 100 * test["accuracy"],
+        "expected accuracy, %": lambda test: 100 * test["expected accuracy"],
+        "calls": lambda test: test["calls"],
+        "messages": lambda test: test["messages"],
+    },
+    "bitvae": {
+        "bits a pixel": lambda test: test["loss"],
+        "rate, nats": lambda test: test["rate"],
+        "distortion, nats": lambda test: test["distortion"],
+        "calls": lambda test: test["calls"],
+        "support 1, %": lambda test: 100 * test["support 1"],
+    },
+    "ape": {
+        "TER": lambda test: test["TER"],
+        "BLEU": lambda test: test["BLEU"],
+        "chrF": lambda test: test["chrF"],
+        "TER doing nothing": lambda test: test["TER doing nothing"],
+        "changed": lambda test: test["changed"],
+        "improved": lambda test: test["improved"],
+        "worsened": lambda test: test["worsened"],
     },
     "inflection": {
         "accuracy, %": lambda test: 100 * statistics.fmean(test["accuracy by language"].values()),
@@ -49,6 +88,8 @@ COLUMNS = {
 
 
 def number(value: float) -> str:
+    if not math.isfinite(value):
+        return "–" if math.isnan(value) else "∞"
     return f"{value:.0f}" if abs(value) >= 1000 else f"{value:.3g}"
 
 
@@ -130,14 +171,19 @@ def tries(plan: Plan, rows: list[Row]) -> list[str]:
 
 def curves(plan: Plan, rows: list[Row]) -> list[str]:
     """Dev loss over the steps of what was chosen: is it flat? Losses of different outputs do not compare."""
-    steps = sorted({int(point["step"]) + 1 for _, _, chosen in rows for done in chosen for point in done.curve})
+    every = sorted({int(point["step"]) + 1 for _, _, chosen in rows for done in chosen for point in done.curve})
+    steps = every[-1 :: -max(1, -(-len(every) // SHOWN))][::-1]
     cells = []
     for cell, _, chosen in rows:
         judged = plan.figure if any(plan.figure in point for done in chosen for point in done.curve) else "accuracy"
-        greedy = "greedy " if plan.recipe in ("inflection", "translation") else ""
-        for name, title, scale in (("loss", "dev loss", 1.0), (judged, f"{greedy}dev {judged}, %", 100.0)):
+        greedy = "greedy " if plan.recipe in ("inflection", "translation", "ape") else ""
+        told = [("loss", "dev loss", 1.0)]
+        if judged != "loss" and any(judged in point for done in chosen for point in done.curve):
+            share = 1.0 if plan.least else 100.0
+            told.append((judged, f"{greedy}dev {judged}{'' if plan.least else ', %'}", share))
+        for name, title, scale in told:
             at = {
-                step: [scale * p[name] for done in chosen for p in done.curve if p["step"] + 1 == step]
+                step: [scale * p[name] for done in chosen for p in done.curve if p["step"] + 1 == step and name in p]
                 for step in steps
             }
             cells.append([cell, title, *map(shown_mean, at.values())])

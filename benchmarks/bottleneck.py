@@ -1,0 +1,120 @@
+"""Output heads on the paper's synthetic cells: how well do they fit distributions drawn from a Dirichlet?
+
+    python benchmarks/bottleneck.py run --runs out/bottleneck
+    python benchmarks/bottleneck.py table --runs out/bottleneck
+
+`run` does what is missing, in the order of the plan, on one thread, and goes on with what was stopped: a training is a
+run of its recipe, whose folder says what it was. Several may run at once in the same folder. Words such as
+``train.steps=100`` at the end are settings for every training. `table` prints what is done, also when not all is.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fcntl
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from parsimax.recipes.bottleneck import paper
+
+WIDTHS, CLASSES = (3, 6, 10, 30), (30, 100, 300)
+HEADS = {
+    "linear": ["model.head=linear"],
+    "monotonic": ["model.head=monotonic"],
+    "plif": ["model.head=plif"],
+    "mixture": ["model.head=mixture"],
+    "mixture-no-tanh": ["model.head=mixture", "tanh=false"],
+}
+COMMON = ["contexts=50000", "steps=400", "eval_every=200", "tensorboard=false"]
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A training."""
+
+    head: str
+    width: int
+    classes: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.head}-{self.width}-{self.classes}"
+
+    @property
+    def words(self) -> list[str]:
+        return [*HEADS[self.head], f"width={self.width}", f"classes={self.classes}"]
+
+
+def cells() -> Iterator[Cell]:
+    for classes in CLASSES:
+        for head in HEADS:
+            for width in WIDTHS:
+                yield Cell(head, width, classes)
+
+
+def results(run: Path) -> dict[str, Any]:
+    path = run / "results.json"
+    found: dict[str, Any] = json.loads(path.read_text()).get("val", {}) if path.exists() else {}
+    return found
+
+
+def train(cell: Cell, runs: Path, words: list[str]) -> None:
+    """Train what another process is not training."""
+    folder = runs / cell.name
+    with (runs / f".{cell.name}.lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return
+        if results(folder):
+            return
+        begun = (folder / "run.json").exists()
+        keys = {word.partition("=")[0].rpartition(".")[2] for word in words}
+        common = [word for word in COMMON if word.partition("=")[0] not in keys]
+        given = (
+            ["--resume", str(folder)] if begun else ["bottleneck", *common, *cell.words, *words, "--run", str(folder)]
+        )
+        call = [sys.executable, "-m", "parsimax_command", "train", *given]
+        print(" ".join(call[3:]), flush=True)
+        subprocess.run(call, check=True, env={**os.environ, "OMP_NUM_THREADS": "1"}, stdout=subprocess.DEVNULL)
+
+
+def table(runs: Path) -> str:
+    lines = [
+        "| head | D | M | contexts | mode match | paper | KL | paper | rank |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    for cell in cells():
+        found = results(runs / cell.name)
+        if not found:
+            continue
+        theirs = paper.figures(cell.head.split("-")[0], cell.width, cell.classes)
+        mode, divergence = theirs.get("paper mode match", "–"), theirs.get("paper KL", "–")
+        mine = f"{found['mode match']:.3f} | {mode} | {found['KL']:.3f} | {divergence}"
+        shape = f"{cell.head} | {cell.width} | {cell.classes} | {found['contexts']}"
+        lines.append(f"| {shape} | {mine} | {found['rank']} |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("action", choices=["run", "table"])
+    parser.add_argument("--runs", type=Path, required=True)
+    parser.add_argument("words", nargs="*")
+    given = parser.parse_intermixed_args()
+    if given.action == "table":
+        print(table(given.runs))
+        return
+    given.runs.mkdir(parents=True, exist_ok=True)
+    for cell in cells():
+        train(cell, given.runs, given.words)
+
+
+if __name__ == "__main__":
+    main()
