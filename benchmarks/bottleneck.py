@@ -31,7 +31,8 @@ HEADS = {
     "mixture": ["model.head=mixture"],
     "mixture-no-tanh": ["model.head=mixture", "tanh=false"],
 }
-COMMON = ["contexts=50000", "steps=400", "eval_every=200", "tensorboard=false"]
+CONTEXTS = {30: 50_000, 100: 50_000, 300: 20_000}  # by classes; the paper has 100 000
+COMMON = ["steps=400", "eval_every=200", "tensorboard=false"]
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,8 @@ class Cell:
 
     @property
     def words(self) -> list[str]:
-        return [*HEADS[self.head], f"width={self.width}", f"classes={self.classes}"]
+        data = [f"classes={self.classes}", f"contexts={CONTEXTS[self.classes]}"]
+        return [*HEADS[self.head], f"width={self.width}", *data]
 
 
 def cells() -> Iterator[Cell]:
@@ -76,10 +78,8 @@ def train(cell: Cell, runs: Path, words: list[str]) -> None:
             return
         begun = (folder / "run.json").exists()
         keys = {word.partition("=")[0].rpartition(".")[2] for word in words}
-        common = [word for word in COMMON if word.partition("=")[0] not in keys]
-        given = (
-            ["--resume", str(folder)] if begun else ["bottleneck", *common, *cell.words, *words, "--run", str(folder)]
-        )
+        own = [word for word in [*COMMON, *cell.words] if word.partition("=")[0].rpartition(".")[2] not in keys]
+        given = ["--resume", str(folder)] if begun else ["bottleneck", *own, *words, "--run", str(folder)]
         call = [sys.executable, "-m", "parsimax_command", "train", *given]
         print(" ".join(call[3:]), flush=True)
         subprocess.run(call, check=True, env={**os.environ, "OMP_NUM_THREADS": "1"}, stdout=subprocess.DEVNULL)

@@ -113,7 +113,7 @@ def encoders(data: str, *words: str) -> Plan:
     )
 
 
-def language_models(data: str, shape: tuple[str, ...], heads: tuple[str, ...]) -> Plan:
+def language_models(data: str, shape: tuple[str, ...], heads: tuple[str, ...], first: int) -> Plan:
     """WikiText-2 by an LSTM under every head; a rate is chosen by the loss that the head trains on."""
     cells = {
         "linear": ["model.head=linear"],
@@ -132,7 +132,7 @@ def language_models(data: str, shape: tuple[str, ...], heads: tuple[str, ...]) -
         {},
         "loss",
         seeds=(1, 2),
-        first=len(heads),
+        first=first,
         common=(
             *shape,
             "train.columns=32",
@@ -235,11 +235,13 @@ PLANS = {
         "wikitext2",
         ("model.embedding=32", "model.hidden=200"),
         ("linear", "PLIF", "1.5-entmax", "sigsoftmax", "monotonic", "mixture of 5", "mixture of 5, PLIF"),
+        first=6,
     ),
     "wikitext2-wide": language_models(
         "wikitext2-wide",
         ("model.embedding=200", "model.hidden=200"),
         ("linear", "PLIF", "1.5-entmax", "mixture of 5"),
+        first=3,
     ),
     "ssvae": latent(
         "ssvae",

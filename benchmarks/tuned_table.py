@@ -38,7 +38,8 @@ COLUMNS = {
         "possible words": lambda test: test["possible words"],
         "rank": lambda test: test.get("rank", math.nan),
         "repetition": lambda test: test["repetition of written text"],
-        "peak memory, MB": lambda test: test["peak memory MB"],
+        "seconds an epoch": lambda test: test["dev"].get("seconds per epoch", math.nan),
+        "peak memory of training, MB": lambda test: test["dev"]["peak memory MB"],
     },
     "ssvae": {
         "accuracy, %": lambda test: 100 * test["accuracy"],
@@ -139,7 +140,7 @@ def final(plan: Plan, rows: list[Row]) -> list[str]:
     columns: dict[str, Callable[[dict[str, Any]], float]] = COLUMNS[plan.recipe]
     cells = []
     for cell, _, chosen in rows:
-        tested = [done.test for done in chosen if done.test]
+        tested = [{**done.test, "dev": done.dev} for done in chosen if done.test]
         figures = [shown([column(test) for test in tested]) for column in columns.values()]
         settings = [f"{value:g}" for value in chosen[0].values.values()]
         cells.append([cell, *settings, str(len(tested)), *figures])
