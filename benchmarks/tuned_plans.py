@@ -239,9 +239,9 @@ PLANS = {
     ),
     "wikitext2-wide": language_models(
         "wikitext2-wide",
-        ("model.embedding=200", "model.hidden=200"),
+        ("model.embedding=100", "model.hidden=200"),
         ("linear", "PLIF", "1.5-entmax", "mixture of 5"),
-        first=3,
+        first=2,
     ),
     "ssvae": latent(
         "ssvae",
