@@ -42,7 +42,7 @@ def test_what_can_be_turned():
     dials = find("inflection").recipe().dials
     assert dials(settings) == ["model.attention.rate", "model.output.alpha"]
     learned = changed(settings, {"model.output.alpha": "learned"})
-    assert numbers_of_mappings(learned) == ["model.attention.rate"]
+    assert numbers_of_mappings(learned) == ["model.attention.rate", "model.output.alpha"], "a number in its place"
     turns = settings_of(settings, {"model.attention.rate": "0,0.5", "model.output.alpha": "1.5"}, dials)
     assert [values for values, _ in turns] == [
         {"model.attention.rate": "0", "model.output.alpha": "1.5"},
@@ -57,6 +57,7 @@ def test_what_can_be_turned():
         ({"model.attention.rate": "0,2"}, "at most 1, got 2"),
         ({"model.attention.rat": "0"}, "did you mean model.attention.rate"),
         ({"rate": "0"}, "may be"),
+        ({"model.output.alpha": "1.5,learned"}, "model.output.alpha=learned is for training"),
         ({"model.attention.rate": "0,1", "model.output.alpha": "1,1.2,1.3"}, "must be of one length"),
     ]
     for words, message in cases:
@@ -112,6 +113,26 @@ def test_labels_follow_the_rate(capsys):
     assert cli.main(["train", "multilabel", *words[:3], "layer=sigmoid", "rows=60", "--run", "other"]) == 0
     assert cli.main(["eval", "other", "rate=0.2"]) == 2
     assert "eval can turn none" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("recipe", "words", "key"),
+    [
+        ("digits", ["mapping=entmax", "alpha=learned"], "model.output.alpha"),
+        ("multilabel", ["layer=entmax", "width=8", "data.classes=5", "rows=200"], "model.alpha"),
+    ],
+)
+def test_a_number_takes_the_place_of_what_was_learned(recipe, words, key, capsys):
+    pytest.importorskip("arff")
+    assert cli.main(["train", recipe, *QUICK, *words, "--run", "run"]) == 0
+    capsys.readouterr()
+    assert cli.main(["eval", "run", f"{key}=1,1.5,2"]) == 0, capsys.readouterr().err
+    zeros = [float(row["zeros of the mapping"]) for row in rows_of(f"run/dial/test-{key}.csv")]
+    assert zeros[0] == 0 < zeros[2] and zeros == sorted(zeros)
+    assert cli.main(["eval", "run", f"{key}=learned"]) == 2
+    assert f"{key}=learned is for training" in capsys.readouterr().err
+    if recipe == "digits":
+        assert cli.main(["eval", "run", "mapping=sparsemax"]) == 0, capsys.readouterr().err
 
 
 TEXT = ["width=16", "layers=1", "batch_tokens=512", "beam=2", "exact_budget=0", "search.longest=4"]

@@ -34,7 +34,7 @@ from parsimax.recipes.text.bert import PACKAGE, word_pieces
 
 TINY = ["width=16", "heads=2", "layers=2", "inner=16", "pretrain=2", "vocabulary=150"]
 QUICK = ["steps=6", "eval_every=3", "tensorboard=false", "batch_tokens=256"]
-RATES = [0, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 1]
+RATES = [0, 0.1, 0.2, 0.25, 0.3, 0.4, 0.5, 0.6, 0.7, 0.75, 0.8, 0.9, 0.95, 1]
 
 
 @pytest.fixture(autouse=True)
@@ -193,7 +193,7 @@ def test_the_dial(trained, capsys, monkeypatch):
     assert cli.main(["eval", "run", "mapping=entmax", "alpha=1,2"]) == 0
     assert "entmax" in capsys.readouterr().out
     assert cli.main(["eval", "run", "mapping=entmax", "alpha=learned"]) == 2
-    assert "model.alpha is no number of this run's mapping" in capsys.readouterr().err
+    assert "model.alpha=learned is for training" in capsys.readouterr().err
 
 
 def _run(folder):
@@ -408,6 +408,12 @@ def test_bad_lines_and_labels_are_named(tmp_path, capsys):
     assert cli.main(base) == 2
     assert "x.binary.dev.gz, line 2: a label and a text belong there, got '1'" in capsys.readouterr().err
     dev.unlink()
+    test = next(root.glob("*test*"))
+    kept = test.read_bytes()
+    test.write_bytes(gzip.compress(b"0 fine\n3 what\n"))
+    assert cli.main(base) == 2
+    assert "line 2: the label '3' is none of the training data's: 0, 1" in capsys.readouterr().err
+    test.write_bytes(kept)
     (root / "x.train").write_text("0 more")
     assert cli.main(base) == 2
     assert "more than one file of train" in capsys.readouterr().err
@@ -474,6 +480,16 @@ def test_a_folder_of_transformers_goes_in(tmp_path, capsys):
         said = capsys.readouterr().err
         assert message in said and said.count("\n") == 1 and not Path("other").exists()
     shutil.copytree("run/model", "broken")
+    about = json.loads(Path("broken/config.json").read_text())
+    Path("broken/config.json").write_text(json.dumps({**about, "n_layers": 3}))
+    assert cli.main([*base, "other", "encoder=broken"]) == 2
+    said = capsys.readouterr().err
+    assert "the weights in broken have no" in said and "layer.2" in said and not Path("other").exists()
+    Path("broken/config.json").write_text(json.dumps(about))
+    Path("broken/tokenizer.json").rename("tokenizer.json")
+    assert cli.main([*base, "other", "encoder=broken"]) == 2
+    assert "broken has no vocabulary of a tokenizer" in capsys.readouterr().err and not Path("other").exists()
+    Path("tokenizer.json").rename("broken/tokenizer.json")
     Path("broken/model.safetensors").write_bytes(b"nonsense")
     assert cli.main([*base, "other", "encoder=broken"]) == 2
     assert "model.encoder: broken cannot be loaded" in capsys.readouterr().err and not Path("other").exists()

@@ -84,6 +84,9 @@ def test_rows_are_held_out_once():
         (lambda t: t.replace("3,green", "1e40,green"), "line 13: one must be a number of float32, got 1e+40"),
         (lambda t: t.replace("attribute a", "attribute A"), "x.xml: no column is called 'a'"),
         (lambda t: t.partition("1,red")[0], "has no rows"),
+        (lambda t: t.partition("1,red")[0] + SPARSE + "3,green,0,1,1,4", "line 15: the rows before it are sparse"),
+        (lambda t: t + "{0 1}", "line 17: the rows before it are dense, this one is sparse"),
+        (lambda t: t.partition("1,red")[0] + SPARSE + "{0 1,1 green,0 2}", "line 15: column 0 is there twice"),
         (lambda t: "garbage", "x-train.arff, line 1: not ARFF"),
         (lambda t: "", "x-train.arff is empty"),
     ],
@@ -134,6 +137,7 @@ def write_tables(folder):
         (None, [], "say which columns are labels"),
         (None, ["labels=up,down,x,y"], "has no column that is not a label"),
         ("x,up,x,down", ["labels=up,down"], "train.csv has the column 'x' twice"),
+        ("x,up, ,down", ["labels=up,down"], "train.csv, line 1: column 3 of 4 has no name"),
     ],
 )
 def test_a_csv_without_its_labels_is_refused(line, words, message, capsys):
@@ -160,6 +164,25 @@ def test_a_bad_cell_is_named_with_its_line(cell, message, capsys):
     assert cli.main(["train", "multilabel", *TINY, "data.root=d", "labels=up,down"]) == 2
     said = capsys.readouterr().err
     assert "train.csv, line 4" in said and message in said
+
+
+def test_what_is_wrong_in_test_is_said_before_training(capsys, monkeypatch):
+    mulan("d", DENSE, DENSE.replace("3,green", "x,green"))
+    assert cli.main(["train", "multilabel", *TINY, "data.root=d", "--run", "run"]) == 2
+    assert "x-test.arff.gz, line 12: a value is not a number" in capsys.readouterr().err
+    assert not Path("run").exists()
+
+
+def test_what_breaks_at_the_start_leaves_no_run(monkeypatch):
+    def broken(*given):
+        Path("run/folder").mkdir()
+        Path("run/folder/half").write_text("written")
+        raise IndexError("no such thing")
+
+    monkeypatch.setattr("parsimax.recipes.multilabel.recipe.MultiLabel.start", broken)
+    with pytest.raises(IndexError):
+        cli.main(["train", "multilabel", *TINY, "--run", "run"])
+    assert not Path("run").exists()
 
 
 def test_parquet_is_read_as_csv_is():

@@ -69,8 +69,8 @@ def train(name: str, words: Sequence[str], config: str | None, folder: Path | No
     with _writing(run):
         try:
             task = _begun(entry, settings, run)
-        except ValueError:
-            _remove(run)
+        except Exception:
+            shutil.rmtree(run.folder)  # nothing was trained: leave no empty run behind
             raise
         _fit(entry, settings, run, task, resume=False)
 
@@ -138,7 +138,7 @@ def turn(folder: Path, split: str, checkpoint: str, changed_data: bool, words: S
     for _, own in places:
         own.check()
     provenance.check(recipe, settings, run, (split,), changed_data)
-    sweep = dial.sweep(recipe, places, split, lambda own: weighted(run, entry, own, checkpoint), progress)
+    sweep = dial.sweep(recipe, places, split, lambda own: weighted(run, entry, own, checkpoint, turned=True), progress)
     written = dial.write(sweep, split, flat(settings), folder)
     print(f"{folder}, {split}, {checkpoint} checkpoint")
     print_table(dial.table(sweep))
@@ -257,8 +257,8 @@ def restored(folder: Path, checkpoint: str) -> tuple[runs.Run, Entry, Any, Any]:
     return run, entry, settings, weighted(run, entry, settings, checkpoint)
 
 
-def weighted(run: runs.Run, entry: Entry, settings: Any, checkpoint: str) -> Any:
-    """The task of these settings with the weights of the run's best or last checkpoint."""
+def weighted(run: runs.Run, entry: Entry, settings: Any, checkpoint: str, turned: bool = False) -> Any:
+    """The task of these settings with the weights of the run's best or last checkpoint; see ``restore``."""
     path = run.best if checkpoint == "best" else run.last
     if not path.exists():
         raise SettingsError(f"{path} does not exist: the run has not come to its first validation")
@@ -266,18 +266,11 @@ def weighted(run: runs.Run, entry: Entry, settings: Any, checkpoint: str) -> Any
 
     task = entry.recipe().reopen(settings, run, data=False)
     try:
-        return restore(task, path)
+        return restore(task, path, turned)
     except SettingsError as error:
         other = run.last if path == run.best else run.best
         hint = f"; --checkpoint {other.stem} may be whole" if other.exists() and "damaged" in str(error) else ""
         raise SettingsError(f"{error}{hint}") from None
-
-
-def _remove(run: runs.Run) -> None:
-    """Data or sizes were refused before anything was trained: leave no empty run behind."""
-    for path in run.folder.iterdir():  # which was made for this run
-        path.unlink()
-    run.folder.rmdir()
 
 
 def need(entry: Entry) -> None:

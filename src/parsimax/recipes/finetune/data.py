@@ -61,6 +61,13 @@ def load(data: Data, split: str) -> list[Example]:
     return [rows[at] for at in (train if split == "train" else val)]
 
 
+def load_if_there(data: Data, split: str) -> list[Example]:
+    """As :func:`load`; nothing where the split has no file."""
+    if data.root is not None and not of_split(data.root, _called(data, split), (*TABLES, *LINES)):
+        return []
+    return load(data, split)
+
+
 def read(path: Path, data: Data) -> list[Example]:
     """All examples of a file; DataError names the line that cannot be one."""
     table = Path(path.name.removesuffix(".gz")).suffix.lower() in TABLES

@@ -17,7 +17,7 @@ from ..kit.output import attention_words
 from ..kit.recipe import DataError
 from ..kit.settings import SettingsError
 from ..kit.show import progress
-from ..text.bert import MASK, NAMES, check_weights, config_in, folder_of, tiny, word_pieces
+from ..text.bert import MASK, NAMES, check_loaded, check_weights, config_in, folder_of, tiny, word_pieces
 from .settings import Model, Settings
 
 KEY = "model.encoder"
@@ -61,9 +61,12 @@ def start(settings: Settings, texts: Sequence[str], classes: list[str]) -> Encod
         from transformers import AutoConfig, AutoModelForSequenceClassification
 
         config = AutoConfig.from_pretrained(folder, local_files_only=True, **heads)
-        words = {"use_safetensors": True, "local_files_only": True, "dtype": torch.float32}
-        model = AutoModelForSequenceClassification.from_pretrained(folder, config=config, **words)
-        return Encoder(desparsify(model), _tokenizer(folder))
+        words = {"use_safetensors": True, "local_files_only": True, "dtype": torch.float32, "output_loading_info": True}
+        model, info = AutoModelForSequenceClassification.from_pretrained(folder, config=config, **words)
+        inside = f"{model.base_model_prefix}."  # the layers on top, and a pooler before them, may begin at random
+        missing = [name for name in info["missing_keys"] if name.startswith(inside) and "pooler" not in name]
+        check_loaded(missing, folder, KEY)
+        return Encoder(desparsify(model), _tokenizer(folder, model))
 
 
 def _heads(classes: list[str]) -> dict[str, Any]:
@@ -74,10 +77,17 @@ def _heads(classes: list[str]) -> dict[str, Any]:
     return {"id2label": names, "label2id": numbers, "problem_type": "single_label_classification"}
 
 
-def _tokenizer(folder: Path) -> Any:
+def _tokenizer(folder: Path, model: Any) -> Any:
     from transformers import AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    if len(tokenizer) <= len({*tokenizer.all_special_ids}):  # transformers makes up an empty one
+        raise DataError(f"{KEY}: {folder} has no vocabulary of a tokenizer, such as tokenizer.json or vocab.txt")
+    if len(tokenizer) > (embedded := model.get_input_embeddings().num_embeddings):
+        raise DataError(
+            f"{KEY}: the tokenizer of {folder} has {len(tokenizer)} tokens, its encoder vectors for {embedded}; "
+            f"they do not belong together"
+        )
     if tokenizer.pad_token_id is None:
         raise DataError(f"{KEY}: the tokenizer of {folder} has no token for padding; the recipe takes encoders")
     return tokenizer
@@ -165,7 +175,7 @@ def kept(run: Path) -> Encoder:
         config = AutoConfig.from_pretrained(folder, local_files_only=True)
         make: Any = AutoModelForSequenceClassification.from_config
         model = make(config, dtype=torch.float32)
-        return Encoder(model, _tokenizer(folder))
+        return Encoder(model, _tokenizer(folder, model))
 
 
 def put_mapping(model: Any, own: Model, steps: int | None = None) -> None:

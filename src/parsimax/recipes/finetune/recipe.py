@@ -40,6 +40,9 @@ class FineTune(Recipe[Settings, FineTuning, Query, Options]):
     def start(self, settings: Settings, run: Run) -> FineTuning:
         train, val = (data.load(settings.data, split) for split in ("train", "val"))
         classes = data.classes_of(train) if settings.data.kind == "classes" else []
+        test = data.load_if_there(settings.data, "test")  # what is wrong there is said before the training
+        for one in test if classes else ():
+            data.class_of(one, classes)
         begun = encoder.start(settings, [text for one in train for text in one.texts], classes)
         config = copy.deepcopy(begun.model.config)
         task = self._task(settings, begun, classes, train, val, settings.train.steps)

@@ -37,9 +37,8 @@ def choices(settings: Any, prefix: str = "") -> Iterator[tuple[str, Choice]]:
 
 
 def numbers_of_mappings(settings: Any) -> list[str]:
-    """The keys of all mappings' settings that are numbers: what is learned is in the weights."""
-    every = ((prefix, name, value) for prefix, choice in choices(settings) for name, value in choice.own().items())
-    return [f"{prefix}{name}" for prefix, name, value in every if value != LEARNED]
+    """The keys of all mappings' settings, those that are learned too: a number takes the place of what was learned."""
+    return [f"{prefix}{name}" for prefix, choice in choices(settings) for name in choice.own()]
 
 
 def listed(text: str) -> list[str]:
@@ -78,10 +77,13 @@ def settings_of(settings: S, words: Mapping[str, str], dials: Any) -> list[tuple
     turns = []
     for at in range(max(sizes, default=1)):
         values = {key: many[at % len(many)] for key, many in given.items()}
+        if LEARNED in values.values():
+            key = next(key for key, value in values.items() if value == LEARNED)
+            raise SettingsError(f"{key}={LEARNED} is for training; eval takes a number there")
         made = changed(settings, values)
         allowed = [*dials(made), *(f"{prefix}mapping" for prefix, _ in choices(made))]
         if wrong := [key for key in values if key not in allowed]:
-            has = ", ".join(dials(made)) or "none: what is learned or predicted cannot be set"
+            has = ", ".join(dials(made)) or "none: what is predicted cannot be set"
             raise SettingsError(f"{wrong[0]} is no number of this run's mapping; eval can turn {has}")
         turns.append((values, made))
     return turns

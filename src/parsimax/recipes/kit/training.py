@@ -241,9 +241,15 @@ def _loggers(run: Run, settings: Train, step: int | None) -> list[Logger]:
     return [*own, TensorBoardLogger(run.folder, "tensorboard", "")] if settings.tensorboard else own
 
 
-def restore(task: Task[Any], path: Path) -> Task[Any]:
-    """``task`` with the weights of a checkpoint, ready to predict."""
+def restore(task: Task[Any], path: Path, turned: bool = False) -> Task[Any]:
+    """``task`` with the weights of a checkpoint, ready to predict.
+
+    ``turned``: its mappings may have other numbers than in the run, so that what was learned of them is left out.
+    """
     state = checkpoints.weights(path)
+    if turned:
+        known = task.state_dict()
+        state = {name: value for name, value in state.items() if name in known or f".{LEARNED}_" not in f".{name}"}
     try:
         task.load_state_dict(state)
     except RuntimeError as error:

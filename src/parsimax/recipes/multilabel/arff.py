@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -45,6 +46,7 @@ def read(path: Path) -> tuple[list[str], list[list[float]], list[int]]:
         column for (name, _), kind in zip(found["attributes"], kinds, strict=True) for column in _names(name, kind)
     ]
     places = _places(text)
+    _check_sparse(path, text, places)
     rows = []
     for row, place in zip(found["data"], places, strict=True):
         if None in row:
@@ -92,6 +94,21 @@ def _names(name: str, kind: list[str] | None) -> list[str]:
 
 def _numbers(value: Any, kind: list[str] | None) -> list[float]:
     return [float(value)] if kind is None else [float(value == one) for one in kind]
+
+
+def _check_sparse(path: Path, text: list[str], places: list[int]) -> None:
+    """What liac-arff lets pass: a dense row among sparse ones, and a place of a sparse row that is there twice."""
+    lines = [(place, text[place - 1].strip()) for place in places]
+    sparse = bool(lines) and lines[0][1].startswith("{")
+    for place, line in lines:
+        if line.startswith("{") != sparse:
+            kinds = ("sparse, in braces", "dense") if sparse else ("dense", "sparse, in braces")
+            raise DataError(f"{path}, line {place}: the rows before it are {kinds[0]}, this one is {kinds[1]}")
+        if sparse:
+            bare = re.sub(r"'[^']*'|\"[^\"]*\"", "", line).strip("{} ")  # commas in names are none between places
+            given = [part.split(maxsplit=1)[0] for part in bare.split(",") if part.strip()]
+            if twice := [one for one in given if given.count(one) > 1]:
+                raise DataError(f"{path}, line {place}: column {twice[0]} is there twice")
 
 
 def _places(text: list[str]) -> list[int]:

@@ -10,7 +10,6 @@ from torch.nn import functional as F
 
 from ...losses import multilabel_loss
 from ...mappings import REGISTRY
-from ...parameters import LEARNED
 from .settings import Model
 
 MAPPINGS = {"sparsemax-hinge": "sparsemax", "rsoftmax-predicted": "rsoftmax"}  # those not named as their mapping
@@ -46,7 +45,7 @@ class LabelLayer(nn.Module):
         values: dict[str, dict[str, Any]] = {
             "rsoftmax": {"rate": own.rate},
             "sparsehourglass": {"q": own.q},
-            "entmax": {"alpha": LEARNED},
+            "entmax": {"alpha": own.alpha},
         }
         return values.get(self.kind, {"rate": own.rate} if self.count is not None else {})
 

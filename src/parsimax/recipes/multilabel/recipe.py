@@ -40,6 +40,8 @@ class MultiLabel(Recipe[Settings, Labels, Numbers, Options]):
     def start(self, settings: Settings, run: Run) -> Labels:
         train, val = (data.load(settings.data, split) for split in ("train", "val"))
         _check_same(train, val.columns, val.names, "validation")
+        if settings.data.root is not None and data.file_of(settings.data.root, "test") is not None:
+            _same(settings, "test", train.columns, train.names)  # what is wrong there is said before the training
         settings.check_size(len(train.columns))
         write(run.folder / NAMES, json.dumps({"columns": train.columns, "labels": train.names}, ensure_ascii=False))
         return _task(settings, train, val)
@@ -73,7 +75,8 @@ class MultiLabel(Recipe[Settings, Labels, Numbers, Options]):
         return Evaluation(measured, outputs)
 
     def dials(self, settings: Settings) -> list[str]:
-        return {"rsoftmax": ["model.rate"], "sparsehourglass": ["model.q"]}.get(settings.model.layer, [])
+        known = {"rsoftmax": ["model.rate"], "sparsehourglass": ["model.q"], "entmax": ["model.alpha"]}
+        return known.get(settings.model.layer, [])
 
     def read(self, task: Labels, line: str, options: Options) -> Numbers:
         """Numbers by commas, tabs or blanks."""

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
+from ...parameters import LEARNED
 from ..kit import recipe as kit
 from ..kit.settings import SettingsError, group, setting
 
@@ -52,6 +53,7 @@ class Model:
         low=0,
         high=1,
     )
+    alpha: float | Literal["learned"] = setting(LEARNED, "of entmax: 1 is softmax, 2 sparsemax", low=0)
     q: float = setting(10.0, "of sparsehourglass: small is nearly scale invariant, large is sparsemax", low=1e-6)
     count_weight: float = setting(1.0, "of rsoftmax-predicted: weight of the loss of the label count", low=0)
 

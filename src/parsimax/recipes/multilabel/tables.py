@@ -18,13 +18,13 @@ def read_csv(path: Path) -> tuple[list[str], list[list[float]], list[int]]:
     places: list[int] = []
     try:
         header = next(reader)
+        _check_names(path, header)
         for cells in reader:
             if cells:
                 rows.append(_row(path, reader.line_num, header, cells))
                 places.append(reader.line_num)
     except csv.Error as error:
         raise DataError(f"{path}, line {reader.line_num}: not CSV: {error}") from None
-    _check_names(path, header)
     return header, rows, places
 
 
@@ -45,6 +45,9 @@ def read_parquet(path: Path) -> tuple[list[str], list[list[float]], list[int]]:
 
 
 def _check_names(path: Path, names: list[str]) -> None:
+    if not all(name.strip() for name in names):
+        at = [bool(name.strip()) for name in names].index(False) + 1
+        raise DataError(f"{path}, line 1: column {at} of {len(names)} has no name")
     if len({*names}) < len(names):
         twice = next(name for name in names if names.count(name) > 1)
         raise DataError(f"{path} has the column {twice!r} twice")

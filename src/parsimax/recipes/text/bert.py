@@ -53,6 +53,13 @@ def check_weights(folder: Path, key: str) -> None:
         raise DataError(f"{key}: {folder} has no {WEIGHTS[0]} (weights are read from safetensors only): {there}")
 
 
+def check_loaded(missing: Sequence[str], folder: Path, key: str) -> None:
+    """DataError if weights that a model of this config has are not in the folder: they would begin at random."""
+    if missing:
+        some = ", ".join(sorted(missing)[:3]) + (f" and {len(missing) - 3} more" if len(missing) > 3 else "")
+        raise DataError(f"{key}: the weights in {folder} have no {some}; they are not those of its config.json")
+
+
 def word_pieces(texts: Iterable[str], size: int, lowercase: bool) -> Any:
     """A tokenizer of the ``tokenizers`` library with BERT's special tokens, learned from ``texts``: always the same.
 
