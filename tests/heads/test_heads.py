@@ -33,7 +33,6 @@ HEADS = {
     "mixture, sparsemax": lambda: parsimax.MixtureOfSoftmaxes(D, V, K, mapping="sparsemax"),
 }
 LIKELIHOOD = [*HEADS][:9]  # their loss is -log p; those after them have a Fenchel–Young loss, or one with a floor
-SMOOTH = [name for name in LIKELIHOOD if "plif" not in name]
 
 
 def made(name, dtype=torch.float64):
@@ -164,31 +163,43 @@ def test_classes_of_probability_0_leave_the_gradient_of_a_mixture_whole(reductio
         assert_equal(a, b, 1e-9)
 
 
-@pytest.mark.parametrize("name", SMOOTH)
-def test_gradcheck(name, monkeypatch):
+class Called(torch.nn.Module):
+    """A call of a head, for parameters that are not its own."""
+
+    def __init__(self, head, call):
+        super().__init__()
+        self.head, self.call = head, call
+
+    def forward(self, hidden):
+        return self.call(self.head, hidden)
+
+    def of(self, hidden, *parameters):
+        names = [n for n, _ in self.head.named_parameters()]
+        values = {f"head.{n}": p for n, p in zip(names, parameters, strict=True)}
+        return torch.func.functional_call(self, values, (hidden,))
+
+
+@pytest.mark.parametrize("reduction", ["mean", "none"])
+@pytest.mark.parametrize("name", HEADS)
+def test_gradcheck(name, reduction, monkeypatch):
     monkeypatch.setattr(chunks, "FEW", 0)
     monkeypatch.setattr(chunks, "ROWS", 2)
     monkeypatch.setattr(chunks, "ROWS_OF_MIXTURES", 2 * K)
-    head = made(name)
-    target = TARGET[2:6]
+    head, target = made(name), TARGET[2:6]
     inputs = [HIDDEN[2:6].clone().requires_grad_(), *(p.detach().clone().requires_grad_() for p in head.parameters())]
-    names = [n for n, _ in head.named_parameters()]
-
-    class Loss(torch.nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.head = head
-
-        def forward(self, hidden):
-            return self.head.loss(hidden, target, weight=CLASS_WEIGHT)
-
-    def loss(hidden, *parameters):
-        values = {f"head.{n}": p for n, p in zip(names, parameters, strict=True)}
-        return torch.func.functional_call(Loss(), values, (hidden,))
-
-    assert torch.autograd.gradcheck(loss, inputs)
+    loss = Called(head, lambda head, hidden: head.loss(hidden, target, weight=CLASS_WEIGHT, reduction=reduction))
+    assert torch.autograd.gradcheck(loss.of, inputs)
     if name in ("sigsoftmax", "mixture"):
-        assert torch.autograd.gradgradcheck(loss, inputs)
+        assert torch.autograd.gradgradcheck(loss.of, inputs)
+
+
+def test_a_mixture_of_other_parameters_is_computed_again_with_them(monkeypatch):
+    """Its log-probabilities are made by chunks, each of which the backward pass makes again."""
+    monkeypatch.setattr(chunks, "FEW", 0)
+    monkeypatch.setattr(chunks, "ROWS_OF_MIXTURES", 2 * K)
+    head = made("mixture")
+    inputs = [HIDDEN[:5].clone().requires_grad_(), *((p.detach() + 0.1).requires_grad_() for p in head.parameters())]
+    assert torch.autograd.gradcheck(Called(head, lambda head, hidden: head(hidden)).of, inputs)
 
 
 def test_a_tied_weight_gets_both_parts_of_its_gradient():
@@ -221,12 +232,16 @@ def test_lower_precisions(name, dtype, cut):
 @pytest.mark.parametrize("name", ["softmax", "plif", "mixture"])
 def test_under_autocast_the_loss_is_what_cross_entropy_returns(name):
     head = made(name, torch.float32)
-    with torch.autocast("cpu", torch.bfloat16):
-        for reduction in ("mean", "none"):
+    for reduction in ("mean", "none"):
+        exact = head.loss(HIDDEN.float(), TARGET, reduction=reduction)
+        true = torch.autograd.grad(exact.sum(), head.weight)[0]
+        with torch.autocast("cpu", torch.bfloat16):
             loss = head.loss(HIDDEN.float(), TARGET, reduction=reduction)
             assert loss.dtype == torch.float32
-            loss.sum().backward()
-    assert_equal(head.loss(HIDDEN.float(), TARGET).double(), head.loss(HIDDEN.float(), TARGET).double(), 1e-2)
+        (mine,) = torch.autograd.grad(loss.sum(), head.weight)
+        assert not torch.equal(loss, exact), "nothing was computed in bfloat16"
+        torch.testing.assert_close(loss, exact, rtol=0.05, atol=0.1)
+        torch.testing.assert_close(mine, true, rtol=0.1, atol=0.1 * float(true.abs().max()))
 
 
 @pytest.mark.parametrize("name", ["softmax", "sigsoftmax", "plif", "monotonic", "mixture", "mixture, plif"])
@@ -290,6 +305,8 @@ def test_errors_say_what_was_given(name):
         head.loss(HIDDEN, TARGET, weight=CLASS_WEIGHT.clone().requires_grad_())
     with pytest.raises(ValueError, match="classes must be 1 or more"):
         parsimax.LinearHead(3, 0)
+    with pytest.raises(ValueError, match="budget_sparsemax sums to its budget, not to 1"):
+        parsimax.make_head("linear", 3, 4, mapping="budget_sparsemax", budget=2.0)
     with pytest.raises(TypeError, match="mixture-plif has a PLIF as its function"):
         parsimax.make_head("mixture-plif", 3, 4, function=torch.nn.Identity())
 
@@ -301,15 +318,7 @@ def test_transforms_and_graphs_give_the_same(name):
     names = dict(head.named_parameters())
 
     def loss(parameters, hidden):
-        return torch.func.functional_call(Called(head), {f"head.{k}": v for k, v in parameters.items()}, (hidden,))
-
-    class Called(torch.nn.Module):
-        def __init__(self, head):
-            super().__init__()
-            self.head = head
-
-        def forward(self, hidden):
-            return self.head.loss(hidden, TARGET)
+        return Called(head, lambda head, hidden: head.loss(hidden, TARGET)).of(hidden, *parameters.values())
 
     grads, value = torch.func.grad_and_value(loss)({k: v.detach() for k, v in names.items()}, HIDDEN)
     assert_equal(value, expected)

@@ -87,7 +87,7 @@ def test_transforms_see_the_same_function(function):
 
 
 def test_any_number_of_threads_gives_the_same_bits():
-    """The function, its gradient by the slopes, and the loss of a head; with sizes that no share divides."""
+    """The function and its gradient by the slopes, with a size that no share divides."""
     torch.manual_seed(0)
     raw = torch.randn(100_000)
     x, g = 8 * torch.randn(70_003), torch.randn(70_003)

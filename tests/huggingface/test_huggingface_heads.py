@@ -16,7 +16,8 @@ from transformers import (
 import parsimax
 from parsimax.huggingface import replace_head, sparsify
 
-KINDS = {"plif": {"knots": 100}, "mixture": {"components": 2}, "sigsoftmax": {}, "mixture-plif": {"knots": 50}}
+KINDS = {"linear": {}, "sigsoftmax": {}, "monotonic": {"units": 20}, "plif": {"knots": 100}}
+KINDS |= {"mixture": {"components": 2}, "mixture-plif": {"knots": 50}}
 IDS = torch.randint(40, (3, 11), generator=torch.Generator().manual_seed(0))
 
 

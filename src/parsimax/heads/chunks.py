@@ -8,6 +8,7 @@ the chunks again.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
@@ -103,7 +104,7 @@ class _Chunked(torch.autograd.Function):
             if sums is None:
                 losses.append(head.row_losses(hidden[part], target[part], options).to(work))
             else:
-                losses.append(sums.add(head, target[part], part, options))
+                losses.append(sums.add(head.row_losses, target[part], part, options))
         ctx.sums = None if sums is None else sums.total
         each = torch.cat(losses) if losses else hidden.new_zeros(0, dtype=work)
         return each.sum() if total else each
@@ -118,10 +119,11 @@ class _Chunked(torch.autograd.Function):
             grads = scaled(ctx.sums, (hidden, *parameters), g)
         else:
             sums, step = _Sums(hidden, parameters, wanted), tokens_at_a_time(ctx.head)
+            losses = with_parameters(ctx.head, "row_losses", ctx.names, parameters)
             with ctx.autocast:
                 for at in range(0, hidden.shape[0], step):
                     part = slice(at, at + step)
-                    sums.add(ctx.head, target[part], part, ctx.options, g[part])
+                    sums.add(losses, target[part], part, ctx.options, g[part])
             grads = scaled(sums.total, (hidden, *parameters), None)
         return (None, None, None, None, *grads)
 
@@ -137,11 +139,16 @@ class _Sums:
         ]
 
     def add(
-        self, head: Head, target: Tensor, part: slice, options: dict[str, Any], factor: Tensor | None = None
+        self,
+        losses: Callable[..., Tensor],
+        target: Tensor,
+        part: slice,
+        options: dict[str, Any],
+        factor: Tensor | None = None,
     ) -> Tensor:
         with torch.enable_grad():
             rows = self.hidden[part].detach().requires_grad_()
-            loss = head.row_losses(rows, target, options).to(work_dtype(rows.device))
+            loss = losses(rows, target, options).to(work_dtype(rows.device))
         leaves = [rows, *self.given[1:]]
         at = [t for t, sum_ in zip(leaves, self.total, strict=True) if sum_ is not None]
         if not loss.requires_grad or not at:
@@ -178,20 +185,32 @@ def whole_backward(
     with torch.enable_grad():
         # New names: where the hidden states depend on a tied weight, that path must not count.
         rows, *values = aliases((hidden, *parameters), wanted)
-        call = (rows, target, options)
-        y = functional_call(_Losses(head), {f"head.{n}": v for n, v in zip(names, values, strict=True)}, call)
+        y = with_parameters(head, "row_losses", names, values)(rows, target, options).to(work_dtype(rows.device))
         y = y.sum() if total else y
         at = [t for t, w in zip((rows, *values), wanted, strict=True) if w]
         grads = iter(torch.autograd.grad(y, at, g.to(y.dtype), create_graph=True, materialize_grads=True))
     return [next(grads) if w else None for w in wanted]
 
 
-class _Losses(torch.nn.Module):
-    """A head's losses as its call, which is what ``functional_call`` makes."""
+def with_parameters(head: Head, method: str, names: Sequence[str], values: Sequence[Tensor]) -> Callable[..., Tensor]:
+    """A method of a head with these parameters: in the backward pass the head may have others than it was called with,
+    by ``functional_call``.
+    """
+    given, caller = {f"head.{name}": value for name, value in zip(names, values, strict=True)}, _Caller(head, method)
 
-    def __init__(self, head: Head) -> None:
+    def call(*words: Any) -> Tensor:
+        out: Tensor = functional_call(caller, given, words)
+        return out
+
+    return call
+
+
+class _Caller(torch.nn.Module):
+    """A method of a head as the call of a module, which is what ``functional_call`` makes."""
+
+    def __init__(self, head: Head, method: str) -> None:
         super().__init__()
-        self.head = head
+        self.head, self.method = head, method
 
-    def forward(self, hidden: Tensor, target: Tensor, options: dict[str, Any]) -> Tensor:
-        return self.head.row_losses(hidden, target, options).to(work_dtype(hidden.device))
+    def forward(self, *words: Any) -> Any:
+        return getattr(self.head, self.method)(*words)

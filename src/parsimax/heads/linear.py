@@ -218,10 +218,16 @@ class PLIFHead(LinearHead):
 
 def mapping_module(mapping: MappingLike, settings: dict[str, Any], where: str) -> MappingModule:
     if isinstance(mapping, MappingModule) and not settings:
-        return mapping
-    entry: Entry
-    entry, settings = resolve(mapping, settings, where)
-    return entry.module(**settings)
+        made = mapping
+    else:
+        entry: Entry
+        entry, settings = resolve(mapping, settings, where)
+        made = entry.module(**settings)
+    if made.entry.total != 1:
+        raise ValueError(
+            f"{where}: {made.entry.name} sums to its {made.entry.total}, not to 1; its p is no distribution"
+        )
+    return made
 
 
 def alpha_of(mapping: MappingModule) -> float | Tensor | None:

@@ -13,7 +13,7 @@ from torch.utils.checkpoint import checkpoint
 from ..engine.modes import is_plain
 from ..mappings.declaration import MappingModule
 from ..mappings.registry import MappingLike
-from .chunks import tokens_at_a_time
+from .chunks import tokens_at_a_time, with_parameters
 from .fused import Fused
 from .head import Head, Tied, bent, negative_logs, wide
 from .linear import FLOOR, fused_plan, mapped_logs, mapping_module
@@ -120,7 +120,12 @@ class MixtureOfSoftmaxes(Head):
         step = tokens_at_a_time(self)
         if rows.shape[0] <= step or not is_plain(rows, *self.parameters()):
             return self.whole(hidden)
-        parts: list[Tensor] = [checkpoint(self.whole, part, use_reentrant=False) for part in rows.split(step)]
+        names, values = zip(*self.named_parameters(), strict=True)
+
+        def again(part: Tensor, *values: Tensor) -> Tensor:
+            return with_parameters(self, "whole", names, values)(part)
+
+        parts: list[Tensor] = [checkpoint(again, part, *values, use_reentrant=False) for part in rows.split(step)]
         return torch.cat(parts).reshape(*hidden.shape[:-1], self.classes)
 
     def fused(self, hidden: Tensor) -> Fused | None:

@@ -86,9 +86,11 @@ def put_head(model: Any, saved: dict[str, Any], where: str) -> None:
     classes, features = old.weight.shape
     settings, weight = dict(saved), cast(nn.Parameter, old.weight)
     head = make_head(settings.pop("kind"), features, classes, bias=old.bias is not None, tied=weight, **settings)
-    for parameter in head.parameters():  # those of the head's own are where and what the weight is
-        if parameter is not head.weight:
-            parameter.data = parameter.data.to(old.weight.device, old.weight.dtype)
+    for module in head.modules():  # its own parameters are where and what the weight is
+        for name, parameter in list(module.named_parameters(recurse=False)):
+            if parameter is not weight:
+                moved = parameter.detach().to(weight.device, weight.dtype)
+                setattr(module, name, nn.Parameter(moved, parameter.requires_grad))
     if old.bias is not None:
         head.bias = old.bias
     model.set_output_embeddings(head.train(old.training))
