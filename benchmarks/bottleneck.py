@@ -1,11 +1,12 @@
 """Output heads on the paper's synthetic cells: how well do they fit distributions drawn from a Dirichlet?
 
     python benchmarks/bottleneck.py run --runs out/bottleneck
-    python benchmarks/bottleneck.py table --runs out/bottleneck
+    python benchmarks/bottleneck.py table --runs out/bottleneck [--picture docs/bottleneck.png]
 
 `run` does what is missing, in the order of the plan, on one thread, and goes on with what was stopped: a training is a
 run of its recipe, whose folder says what it was. Several may run at once in the same folder. Words such as
-``train.steps=100`` at the end are settings for every training. `table` prints what is done, also when not all is.
+``train.steps=100`` at the end are settings for every training. `table` prints what is done, also when not all is, and
+draws heat maps of it beside those of the paper.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 import argparse
 import fcntl
 import json
+import math
 import os
 import subprocess
 import sys
@@ -31,7 +33,7 @@ HEADS = {
     "mixture": ["model.head=mixture"],
     "mixture-no-tanh": ["model.head=mixture", "tanh=false"],
 }
-CONTEXTS = {30: 50_000, 100: 50_000, 300: 20_000}  # by classes; the paper has 100 000
+CONTEXTS = {30: 50_000, 100: 20_000, 300: 20_000}  # by classes; the paper has 100 000
 COMMON = ["steps=400", "eval_every=200", "tensorboard=false"]
 
 
@@ -54,10 +56,12 @@ class Cell:
 
 
 def cells() -> Iterator[Cell]:
-    for classes in CLASSES:
-        for head in HEADS:
-            for width in WIDTHS:
-                yield Cell(head, width, classes)
+    """The paper's heads first."""
+    for other in (False, True):
+        for classes in CLASSES:
+            for head in HEADS:
+                if head.endswith("no-tanh") == other:
+                    yield from (Cell(head, width, classes) for width in WIDTHS)
 
 
 def results(run: Path) -> dict[str, Any]:
@@ -102,14 +106,49 @@ def table(runs: Path) -> str:
     return "\n".join(lines)
 
 
+def picture(runs: Path, path: Path) -> None:
+    """Heat maps, D down and M across: mode match and KL of every head, ours above the paper's."""
+    from matplotlib.figure import Figure
+
+    figures = {"mode match": (paper.MODE, 1.0), "KL": (paper.KL, 1.9)}
+    figure = Figure((2.5 * len(HEADS), 8.4), layout="constrained")
+    grid = figure.subplots(2 * len(figures), len(HEADS), squeeze=False)
+    for below, (name, (theirs, high)) in enumerate(figures.items()):
+        for column, head in enumerate(HEADS):
+            ours = [[results(runs / Cell(head, d, m).name).get(name) for m in CLASSES] for d in WIDTHS]
+            heat(grid[2 * below][column], ours, high, f"{head}, {name}: here")
+            known, axes = theirs.get(head.split("-")[0]), grid[2 * below + 1][column]
+            if known is None:
+                axes.set_axis_off()
+                continue
+            read = [[known[paper.WIDTHS.index(d)][paper.CLASSES.index(m)] for m in CLASSES] for d in WIDTHS]
+            heat(axes, read, high, f"{head}, {name}: paper")
+    figure.savefig(path, dpi=110)
+
+
+def heat(axes: Any, values: list[list[float | None]], high: float, title: str) -> None:
+    numbers = [[math.nan if value is None else value for value in row] for row in values]
+    axes.imshow(numbers, vmin=0, vmax=high, cmap="viridis", aspect="auto")
+    axes.set_title(title, fontsize=8)
+    axes.set_xticks(range(len(CLASSES)), CLASSES, fontsize=7)
+    axes.set_yticks(range(len(WIDTHS)), WIDTHS, fontsize=7)
+    for down, row in enumerate(numbers):
+        for across, value in enumerate(row):
+            text, color = "–" if math.isnan(value) else f"{value:.2f}", "white" if value < high / 2 else "black"
+            axes.text(across, down, text, ha="center", va="center", fontsize=7, color=color)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("action", choices=["run", "table"])
     parser.add_argument("--runs", type=Path, required=True)
+    parser.add_argument("--picture", type=Path, help="draw the heat maps")
     parser.add_argument("words", nargs="*")
     given = parser.parse_intermixed_args()
     if given.action == "table":
         print(table(given.runs))
+        if given.picture:
+            picture(given.runs, given.picture)
         return
     given.runs.mkdir(parents=True, exist_ok=True)
     for cell in cells():

@@ -39,7 +39,6 @@ COLUMNS = {
         "rank": lambda test: test.get("rank", math.nan),
         "repetition": lambda test: test["repetition of written text"],
         "seconds an epoch": lambda test: test["dev"].get("seconds per epoch", math.nan),
-        "peak memory of training, MB": lambda test: test["dev"]["peak memory MB"],
     },
     "ssvae": {
         "accuracy, %": lambda test: 100 * test["accuracy"],

@@ -56,8 +56,20 @@ def test_a_causal_model_and_what_is_no_model():
         with pytest.raises(ValueError, match="no contexts"):
             rank(head("linear"), nothing)
     assert rank(head("linear"), [CONTEXTS[:0], CONTEXTS]).contexts == len(CONTEXTS)
-    with pytest.raises(ValueError, match="not finite"):
-        rank(parsimax.LinearHead(D, V, "sparsemax"), [5 * CONTEXTS])
+    sparse = parsimax.LinearHead(D, V, "sparsemax")
+    with pytest.raises(ValueError, match=r"not finite.*give a floor"):
+        rank(sparse, [5 * CONTEXTS])
+    floored = sparse.probs(5 * CONTEXTS).clamp(min=1e-4).log().double()
+    torch.testing.assert_close(
+        rank(sparse, [5 * CONTEXTS], floor=1e-4).values, torch.linalg.svdvals(floored), rtol=1e-5, atol=1e-5
+    )
+
+
+def test_classes_are_mixed_by_blocks(monkeypatch):
+    found = rank(head("linear"), CONTEXTS.split(50), width=20)
+    monkeypatch.setattr("parsimax.analysis.spectrum.BLOCK", 16)
+    again = rank(head("linear"), CONTEXTS.split(50), width=20)
+    torch.testing.assert_close(again.values, found.values, rtol=1e-9, atol=1e-9)
 
 
 def test_figures(tmp_path):

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+BLOCK = 8192  # classes that are mixed together
 ROUNDINGS = 8  # of a log-probability: products of a whole row of the weight, and the normaliser
 
 
@@ -41,7 +42,9 @@ class Spectrum:
 
 
 @torch.no_grad()
-def rank(model: Callable[..., Any], batches: Iterable[Any], *, width: int = 2048, seed: int = 0) -> Spectrum:
+def rank(
+    model: Callable[..., Any], batches: Iterable[Any], *, width: int = 2048, seed: int = 0, floor: float | None = None
+) -> Spectrum:
     """The singular spectrum and the numerical rank of a model's log-probabilities over many contexts.
 
     With a linear softmax of width d the rank is at most d + 1, and one more with a bias, however many contexts there
@@ -55,6 +58,7 @@ def rank(model: Callable[..., Any], batches: Iterable[Any], *, width: int = 2048
         batches: what it is called with: hidden states for a head, token ids or dictionaries of arguments for a model.
         width: columns that are kept; the largest rank that can be found.
         seed: of the mixing.
+        floor: the least probability that counts, for heads that give exact zeros: their logarithm has no rank.
 
     Returns:
         A :class:`Spectrum`: ``values``, ``rank``, ``rank_at(share)``.
@@ -70,21 +74,20 @@ def rank(model: Callable[..., Any], batches: Iterable[Any], *, width: int = 2048
         True
     """
     factor: Tensor | None = None
-    mixing: Tensor | None = None
     contexts, classes, largest, precision = 0, 0, 0.0, 0.0
     for batch in batches:
         logs = _logs(model, batch)
         if not len(logs):
             continue
+        logs = logs if floor is None else logs.clamp(min=math.log(floor))
         if not torch.isfinite(logs).all():
-            raise ValueError("rank: a log-probability is not finite; a sparse mapping gives -inf, which has no rank")
+            raise ValueError(
+                "rank: a log-probability is not finite; a sparse mapping gives -inf, which has no rank: give a floor"
+            )
         precision = max(precision, torch.finfo(logs.dtype).eps)
         largest, contexts, classes = max(largest, logs.abs().max().item()), contexts + len(logs), logs.shape[1]
-        if classes > width and mixing is None:
-            generator = torch.Generator().manual_seed(seed)
-            mixing = torch.randn(classes, width, generator=generator).to(logs.device) / math.sqrt(width)
         for part in logs.split(width):
-            rows = part.double() if mixing is None else part.double() @ mixing.double()
+            rows = part.double() if classes <= width else _mixed(part, width, seed)
             rows = rows if factor is None else torch.cat((factor, rows))
             factor = torch.linalg.qr(rows, mode="r").R
     if factor is None:
@@ -92,6 +95,16 @@ def rank(model: Callable[..., Any], batches: Iterable[Any], *, width: int = 2048
     values = torch.linalg.svdvals(factor)[: min(contexts, classes, width)]
     tolerance = ROUNDINGS * precision * largest * (math.sqrt(contexts) + math.sqrt(classes))
     return Spectrum(values.cpu(), contexts, classes, tolerance)
+
+
+def _mixed(logs: Tensor, width: int, seed: int) -> Tensor:
+    """Columns mixed at random into ``width`` of them, in float64; of the mixing a block of rows exists at a time."""
+    generator = torch.Generator().manual_seed(seed)
+    total = logs.new_zeros(len(logs), width, dtype=torch.float64)
+    for part in logs.split(BLOCK, -1):
+        mixing = torch.randn(part.shape[1], width, generator=generator) / math.sqrt(width)
+        total += part.double() @ mixing.to(logs.device).double()
+    return total
 
 
 def _logs(model: Callable[..., Any], batch: Any) -> Tensor:

@@ -17,12 +17,13 @@ if TYPE_CHECKING:
 POINTS = 1001
 
 
-def spectrum(spectra: Mapping[str, Spectrum] | Spectrum, width: int | None = None) -> Figure:
+def spectrum(spectra: Mapping[str, Spectrum] | Spectrum, width: int | None = None, *, bias: bool = False) -> Figure:
     """Singular values of log-probabilities, by their number, each relative to the largest.
 
     Args:
         spectra: what :func:`parsimax.analysis.rank` gave, by the name of the model; or one.
         width: of the hidden states, if a line is to mark where a linear softmax ends.
+        bias: whether it has one, and so ends one later.
 
     Returns:
         A figure; a dashed line of the same colour is what rounding alone would make.
@@ -36,8 +37,9 @@ def spectrum(spectra: Mapping[str, Spectrum] | Spectrum, width: int | None = Non
         axes.plot(range(1, len(values) + 1), values.clamp(min=1e-18), color=color, label=label)
         axes.axhline(found.tolerance / float(found.values[0]), color=color, linestyle="--", linewidth=0.7)
     if width is not None:
-        axes.axvline(width + 1, color=FAINT, linewidth=0.8)
-        axes.text(width + 1, 1, f" d + 1 = {width + 1}", color=FAINT, fontsize=9, va="top")
+        end = width + 1 + bias
+        axes.axvline(end, color=FAINT, linewidth=0.8)
+        axes.text(end, 1, f" d + {1 + bias} = {end}", color=FAINT, fontsize=9, va="top")
     axes.set(xscale="log", yscale="log")
     axes.set_xlabel("number of the singular value", color=INK)
     axes.set_ylabel("share of the largest", color=INK)

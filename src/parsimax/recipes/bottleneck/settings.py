@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ..kit import recipe as kit
-from ..kit.settings import group, setting
+from ..kit.settings import SettingsError, group, setting
 
 Kind = Literal["linear", "sigsoftmax", "monotonic", "plif", "mixture", "mixture-plif"]
 
@@ -49,6 +49,11 @@ class Settings(kit.Settings):
     data: Data = group(Data)
     model: Model = group(Model)
     train: Train = group(Train, steps=1000, eval_every=200, lr=0.05, warmup=50, clip=0.0)
+
+    def check(self) -> None:
+        super().check()
+        if self.model.head.endswith("plif") and self.model.knots % 2:
+            raise SettingsError(f"model.knots must be even, got {self.model.knots}")
 
 
 ABOUT = kit.About(Settings)

@@ -6,6 +6,7 @@ import contextlib
 import logging
 import math
 import statistics
+import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -48,6 +49,8 @@ class Task(L.LightningModule, Generic[B]):
         self._paces: list[float] = []
         self._amount, self._busy = 0, 0.0  # since the last row of the log
         self.seconds = 0.0  # of training, those before a resumption too
+        self._peak: float | None = None  # memory of the process, as long as it has only trained
+        self._validated = False
 
     def loss(self, batch: B) -> Tensor:
         raise NotImplementedError
@@ -86,6 +89,7 @@ class Task(L.LightningModule, Generic[B]):
         torch.manual_seed((self.train_settings.seed * 1_000_003 + self.global_step) * 64 + self.global_rank)
 
     def validation_step(self, batch: Any, index: int) -> None:
+        self._validated = True
         for name, value in self.validate().items():
             self.log(f"val/{name}", value, sync_dist=True, batch_size=1)
         for name, value in learned(self).items():
@@ -108,6 +112,7 @@ class Task(L.LightningModule, Generic[B]):
             return
         took = time.perf_counter() - self._since
         self._paces.append(took)
+        self._peak = self._peak if self._validated else peak_memory()
         self.seconds += took
         self._busy += took
         if self.global_step % log_every(self.train_settings) == 0:
@@ -125,10 +130,13 @@ class Task(L.LightningModule, Generic[B]):
                     state[name] = state[name].reshape(1)
 
     def pace(self) -> dict[str, float]:
-        """Milliseconds of a training step, the median without the time between steps, and seconds of all steps."""
+        """Milliseconds of a training step, the median without the time between steps, and seconds of all steps; the
+        most memory that the process had before its first validation.
+        """
         if not self._paces:
             return {}
-        return {"step ms": 1000 * statistics.median(self._paces), "training seconds": self.seconds}
+        pace = {"step ms": 1000 * statistics.median(self._paces), "training seconds": self.seconds}
+        return pace if self._peak is None else {**pace, "peak memory MB": self._peak}
 
     def rate(self, step: int) -> float:
         """The share of ``train.lr`` at a step."""
@@ -147,6 +155,16 @@ class Task(L.LightningModule, Generic[B]):
         optimiser = torch.optim.AdamW(groups, settings.lr, (0.9, 0.98), 1e-9, settings.weight_decay)
         rate = torch.optim.lr_scheduler.LambdaLR(optimiser, self.rate)
         return {"optimizer": optimiser, "lr_scheduler": {"scheduler": rate, "interval": "step"}}
+
+
+def peak_memory() -> float | None:
+    """The most memory that this process has had, in MB; None where that is not known."""
+    if sys.platform == "win32":
+        return None
+    import resource
+
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 2**20
 
 
 @torch.no_grad()

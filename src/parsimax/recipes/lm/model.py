@@ -17,7 +17,7 @@ from .networks import LanguageModel, State
 from .settings import Settings
 from .words import Words
 
-ROWS = 512  # words whose probabilities are looked at together
+ROWS, MOST = 512, 1 << 24  # words whose probabilities are looked at together, and how many of these at most
 
 
 class Window(NamedTuple):
@@ -97,7 +97,8 @@ class Lm(Task[Window]):
             hidden, state = self.model(entered, state)
             rows, aims = hidden.flatten(0, 1), wanted.flatten()
             sums["loss"] += head.loss(rows, aims, reduction="sum").item()
-            for some, aim in zip(rows.split(ROWS), aims.split(ROWS), strict=True):
+            step = max(1, min(ROWS, MOST // size))
+            for some, aim in zip(rows.split(step), aims.split(step), strict=True):
                 p = head.probs(some)
                 own = p.gather(-1, aim[:, None]).squeeze(-1).double()
                 sums["logs"] -= own.log().sum().item()

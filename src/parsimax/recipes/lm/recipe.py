@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import resource
 import statistics
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -74,8 +72,6 @@ class LmRecipe(Recipe[Settings, Lm, Beginning, Options]):
         figures["repetition of written text"] = repetition(texts)
         lines = lines_of(settings.data, split)
         figures["repetition of this text"] = repetition([task.words.numbered(line)[:LENGTH] for line in lines])
-        unit = 1 if sys.platform == "darwin" else 1024
-        figures["peak memory MB"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 2**20
         return Evaluation(figures, [{"text": task.words.text(one)} for one in texts])
 
     def density(self, task: Lm, text: Windows) -> dict[str, float]:
@@ -108,10 +104,9 @@ class LmRecipe(Recipe[Settings, Lm, Beginning, Options]):
 
     def spectrum(self, task: Lm, text: Windows) -> Any:
         """None for a head that gives some words no probability, whose logarithms have no rank."""
-        contexts = task.contexts(text, CONTEXTS)
-        if not torch.isfinite(task.model.head(contexts[:8])).all():
+        if task.settings.model.output.entry.sparse:
             return None
-        return rank(task.model.head, contexts.split(256))
+        return rank(task.model.head, task.contexts(text, CONTEXTS).split(256))
 
     def read(self, task: Lm, line: str, options: Options) -> Beginning:
         return Beginning(line)
@@ -135,7 +130,9 @@ class LmRecipe(Recipe[Settings, Lm, Beginning, Options]):
         pictures = {"training.png": curves(run, *names)}
         spectrum = self.spectrum(task.eval(), self.windows(task, settings, "val"))
         if spectrum is not None:
-            pictures["spectrum.png"] = drawn.spectrum({settings.model.head: spectrum}, settings.model.embedding)
+            pictures["spectrum.png"] = drawn.spectrum(
+                {settings.model.head: spectrum}, settings.model.embedding, bias=True
+            )
         if getattr(task.model.head, "function", None) is not None:
             pictures["function.png"] = drawn.function(task.model.head.function)  # type: ignore[arg-type]
         written = []

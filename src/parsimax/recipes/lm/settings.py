@@ -68,6 +68,8 @@ class Settings(kit.Settings):
             raise SettingsError("train.devices: one process reads the text in its order; got more than one")
         if own.kind == "transformer" and own.embedding % own.heads:
             raise SettingsError(f"model.heads must divide model.embedding, got {own.heads} and {own.embedding}")
+        if own.head.endswith("plif") and own.knots % 2:
+            raise SettingsError(f"model.knots must be even, got {own.knots}")
         if own.head != "linear" and own.output.mapping != "softmax" and not own.head.startswith("mixture"):
             raise SettingsError(f"model.output.mapping={own.output.mapping} goes with model.head=linear or a mixture")
 
