@@ -4,9 +4,9 @@
     python benchmarks/bottleneck.py table --runs out/bottleneck [--picture docs/bottleneck.png]
 
 `run` does what is missing, in the order of the plan, on one thread, and goes on with what was stopped: a training is a
-run of its recipe, whose folder says what it was. Several may run at once in the same folder. Words such as
-``train.steps=100`` at the end are settings for every training. `table` prints what is done, also when not all is, and
-draws heat maps of it beside those of the paper.
+run of its recipe, and a line of RUNS/results.jsonl when it is done. Several may run at once in the same folder. Words
+such as ``train.steps=100`` at the end are settings for every training. `table` prints what is done, also when not all
+is, and draws heat maps of it beside those of the paper.
 """
 
 from __future__ import annotations
@@ -64,10 +64,11 @@ def cells() -> Iterator[Cell]:
                     yield from (Cell(head, width, classes) for width in WIDTHS)
 
 
-def results(run: Path) -> dict[str, Any]:
-    path = run / "results.json"
-    found: dict[str, Any] = json.loads(path.read_text()).get("val", {}) if path.exists() else {}
-    return found
+def results(runs: Path) -> dict[str, dict[str, Any]]:
+    """The figures of what is done, by the name of its cell."""
+    path = runs / "results.jsonl"
+    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+    return {one.pop("cell"): one for one in map(json.loads, lines)}
 
 
 def train(cell: Cell, runs: Path, words: list[str]) -> None:
@@ -78,7 +79,7 @@ def train(cell: Cell, runs: Path, words: list[str]) -> None:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             return
-        if results(folder):
+        if cell.name in results(runs):
             return
         begun = (folder / "run.json").exists()
         keys = {word.partition("=")[0].rpartition(".")[2] for word in words}
@@ -86,7 +87,11 @@ def train(cell: Cell, runs: Path, words: list[str]) -> None:
         given = ["--resume", str(folder)] if begun else ["bottleneck", *own, *words, "--run", str(folder)]
         call = [sys.executable, "-m", "parsimax_command", "train", *given]
         print(" ".join(call[3:]), flush=True)
-        subprocess.run(call, check=True, env={**os.environ, "OMP_NUM_THREADS": "1"}, stdout=subprocess.DEVNULL)
+        if not (folder / "results.json").exists():
+            subprocess.run(call, check=True, env={**os.environ, "OMP_NUM_THREADS": "1"}, stdout=subprocess.DEVNULL)
+        figures = json.loads((folder / "results.json").read_text(encoding="utf-8"))["val"]
+        with (runs / "results.jsonl").open("a", encoding="utf-8") as file:
+            file.write(json.dumps({"cell": cell.name, **figures}) + "\n")
 
 
 def table(runs: Path) -> str:
@@ -94,8 +99,9 @@ def table(runs: Path) -> str:
         "| head | D | M | contexts | mode match | paper | KL | paper | rank |",
         "|---|---|---|---|---|---|---|---|---|",
     ]
+    known = results(runs)
     for cell in cells():
-        found = results(runs / cell.name)
+        found = known.get(cell.name)
         if not found:
             continue
         theirs = paper.figures(cell.head.split("-")[0], cell.width, cell.classes)
@@ -110,18 +116,18 @@ def picture(runs: Path, path: Path) -> None:
     """Heat maps, D down and M across: mode match and KL of every head, ours above the paper's."""
     from matplotlib.figure import Figure
 
-    figures = {"mode match": (paper.MODE, 1.0), "KL": (paper.KL, 1.9)}
+    known, figures = results(runs), {"mode match": (paper.MODE, 1.0), "KL": (paper.KL, 1.9)}
     figure = Figure((2.5 * len(HEADS), 8.4), layout="constrained")
     grid = figure.subplots(2 * len(figures), len(HEADS), squeeze=False)
     for below, (name, (theirs, high)) in enumerate(figures.items()):
         for column, head in enumerate(HEADS):
-            ours = [[results(runs / Cell(head, d, m).name).get(name) for m in CLASSES] for d in WIDTHS]
+            ours = [[known.get(Cell(head, d, m).name, {}).get(name) for m in CLASSES] for d in WIDTHS]
             heat(grid[2 * below][column], ours, high, f"{head}, {name}: here")
-            known, axes = theirs.get(head.split("-")[0]), grid[2 * below + 1][column]
-            if known is None:
+            printed, axes = theirs.get(head.split("-")[0]), grid[2 * below + 1][column]
+            if printed is None or head.endswith("no-tanh"):
                 axes.set_axis_off()
                 continue
-            read = [[known[paper.WIDTHS.index(d)][paper.CLASSES.index(m)] for m in CLASSES] for d in WIDTHS]
+            read = [[printed[paper.WIDTHS.index(d)][paper.CLASSES.index(m)] for m in CLASSES] for d in WIDTHS]
             heat(axes, read, high, f"{head}, {name}: paper")
     figure.savefig(path, dpi=110)
 
