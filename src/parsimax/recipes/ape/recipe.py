@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -9,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from lightning.pytorch.utilities import rank_zero_only
 
 from ..kit.recipe import Answer, DataError, Evaluation
-from ..kit.runs import Run
+from ..kit.runs import Run, write
 from ..kit.show import progress
 from ..text.bert import folder_of, tiny
 from ..text.codec import EOS, Codec
@@ -25,7 +27,7 @@ from ..text.seq2seq.transformer import Shape as PlainShape
 from . import bert, mistakes, triplets
 from .answers import answer, unread
 from .dual import DualSource
-from .figures import changes, quality
+from .figures import changes, nearness, quality
 from .layers import Shape
 from .model import PostEditor
 from .pieces import WordPieces
@@ -60,7 +62,9 @@ class Ape(TextRecipe[Query, Options]):
     def learn(self, settings: Settings, pairs: Pairs) -> WordPieces:
         if settings.model.bert != "tiny":
             folder = folder_of(settings.model.bert, bert.KEY)
-            return WordPieces.of_folder(folder, bert.config_of(folder))
+            known = WordPieces.of_folder(folder, bert.config_of(folder))
+            bert.check_vocabulary(known, folder)
+            return known
         texts = (text for source, edited in pairs for text in (*source.split("\t"), edited))
         codec = WordPieces.learn(texts, settings.data.vocabulary, settings.data.lowercase, {})
         codec.bert = bert.tiny_config(settings, codec.size)
@@ -82,9 +86,20 @@ class Ape(TextRecipe[Query, Options]):
 
     def start(self, settings: Settings, run: Run) -> PostEditing:
         train, val = self.pairs(settings, "train"), self.pairs(settings, "val")
+        triplets.check_test(settings.data)
         codec = self.learn(settings, train)
         codec.save(run.folder)
-        return self._task(settings, codec, train, val, self._weights(settings, codec, train))
+        task = self._task(settings, codec, train, val, self._weights(settings, codec, train))
+        self._count(settings, run, {"train": (len(train), len(task.batches)), "val": (len(val), len(task.val))})
+        return task
+
+    def _count(self, settings: Settings, run: Run, counts: dict[str, tuple[int, int]]) -> None:
+        """Say how many triplets are too long to be used, and keep it in the run."""
+        known = {split: {"triplets": all_, "too long": all_ - used} for split, (all_, used) in counts.items()}
+        write(run.folder / COUNTS, json.dumps(known, indent=1))
+        said = "; ".join(f"{one['triplets']} of {split}, {one['too long']} too long" for split, one in known.items())
+        limits = f"data.longest_source={settings.data.longest_source} and data.longest={settings.data.longest} for train"
+        rank_zero_only(print)(f"triplets: {said}, which are left out ({limits}, positions for both)", flush=True)
 
     def _weights(self, settings: Settings, codec: WordPieces, train: Pairs) -> Any:
         """The BERT that the model starts from; none for a model from scratch."""
@@ -148,11 +163,13 @@ class Ape(TextRecipe[Query, Options]):
         for row in rows:
             row["source"], _, machine = row["source"].partition("\t")
             row["machine"] = codec.clean(machine)
-            row.setdefault("output", row["machine"])
+            if row.keys() & {"unread", "unfinished"}:  # as predict leaves it
+                row["output"] = row["machine"]
         machine, outputs, wanted = ([row[name] for row in rows] for name in ("machine", "output", "wanted"))
         nothing = {f"{name} doing nothing": value for name, value in quality(machine, wanted).items()}
         figures = {**quality(outputs, wanted), **nothing, **changes(machine, outputs, wanted)}
-        rest = {name: value for name, value in found.figures.items() if name not in figures}
+        figures |= nearness(outputs, wanted)
+        rest = {name: value for name, value in found.figures.items() if name not in (*figures, "BLEU")}
         return Evaluation({"triplets": len(rows), "not read": read.count(False), **figures, **rest}, rows)
 
     def quality(self, task: Any) -> tuple[str, str]:
@@ -205,6 +222,7 @@ def _fits(source: list[int], target: list[int], most: int | None) -> bool:
     return max(first, len(source) - first + 1, len(target) + 1) <= most
 
 
+COUNTS = "triplets.json"  # in a run: triplets read, and left out
 LONGEST = 2048  # tokens that a model without positions of its own reads; memory grows with the square
 
 

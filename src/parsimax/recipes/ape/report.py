@@ -20,6 +20,7 @@ from ..text.seq2seq.recipe import Pairs
 from ..text.seq2seq.settings import Search
 from .edits import edits
 from .model import PostEditor, segments
+from .task import written
 
 SHOWN = 30
 STYLE = """
@@ -77,7 +78,7 @@ def report(model: Seq2Seq, codec: Codec, pairs: Pairs, search: Search, run: Run,
         parts.append(_table([(f"layer {number}", _bar(row.mean().item())) for number, row in enumerate(by_layer)]))
     for index, one in enumerate(found):
         source, _, machine = examples.texts[index][0].partition("\t")
-        output = codec.text(one.best.tokens)
+        output = written(codec, examples.texts[index][0], one)
         rows = [
             ("source", html.escape(source)),
             ("machine output", html.escape(codec.clean(machine))),

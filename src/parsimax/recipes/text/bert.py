@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -51,6 +52,48 @@ def check_weights(folder: Path, key: str) -> None:
     if not any((folder / name).is_file() for name in WEIGHTS):
         there = ", ".join(sorted(one.name for one in folder.iterdir())[:8])
         raise DataError(f"{key}: {folder} has no {WEIGHTS[0]} (weights are read from safetensors only): {there}")
+
+
+def check_loaded(missing: Iterable[str], folder: Path, key: str, allowed: Collection[str] = ()) -> None:
+    """DataError if a folder's weights lack some of the model's: transformers would begin these at random, and say little.
+
+    Args:
+        missing: names, as the ``missing_keys`` of ``from_pretrained(…, output_loading_info=True)``.
+        folder: where the weights are from.
+        key: the setting that names the folder.
+        allowed: parts of names between dots that may be new, such as ``classifier`` and ``pooler``.
+    """
+    if lost := sorted(name for name in missing if not {*name.split(".")} & {*allowed}):
+        some = ", ".join(lost[:3]) + (f" and {len(lost) - 3} more" if len(lost) > 3 else "")
+        raise DataError(
+            f"{key}: the weights in {folder} lack {some}, which its config.json asks for: they are of another kind of "
+            f"model or of fewer layers; give a folder whose config.json and weights were saved together"
+        )
+
+
+@contextlib.contextmanager
+def loading(folder: Path, key: str) -> Iterator[None]:
+    """What transformers finds wrong with a folder becomes a DataError that names it; what it tells is not shown."""
+    from transformers.utils import logging as theirs
+
+    logging: Any = theirs
+    level, bar = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    except DataError:
+        raise
+    except Exception as error:  # that of a damaged file is of no kind of Python's own
+        first = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise DataError(
+            f"{key}: {folder} cannot be loaded, its files are damaged or do not fit one another: {first}; "
+            f"save or download it again"
+        ) from None
+    finally:
+        logging.set_verbosity(level)
+        if bar:
+            logging.enable_progress_bar()
 
 
 def word_pieces(texts: Iterable[str], size: int, lowercase: bool) -> Any:
