@@ -17,11 +17,12 @@ from parsimax import cli
 from parsimax.recipes.ape import mistakes
 from parsimax.recipes.ape.answers import answer, unread
 from parsimax.recipes.ape.bert import config_of, pretrained
+from parsimax.recipes.ape.conserve import Penalty, Vocabulary
 from parsimax.recipes.ape.dual import DualSource
 from parsimax.recipes.ape.edits import edits, rendered
 from parsimax.recipes.ape.figures import changes
 from parsimax.recipes.ape.layers import Shape
-from parsimax.recipes.ape.model import SHARING, PostEditor, outside, segments
+from parsimax.recipes.ape.model import SHARING, PostEditor, segments
 from parsimax.recipes.ape.noise import Statistics, worsened, write_noise
 from parsimax.recipes.ape.pieces import WordPieces
 from parsimax.recipes.ape.settings import Data, Model, Options, Settings
@@ -62,11 +63,15 @@ def tiny_bert(size=30, layers=2, seed=0):
     return bert
 
 
+PIECES = ["<pad>", "<s>", "</s>", "<unk>", *"abcdefghij", *(f"##{letter}" for letter in "abcdefghij"), "ab", "##ab"]
+PIECES += ["abc", "##cd", "cd", "##abc"]  # a word may be spelled by other pieces than those it was read in
+
+
 def editor(kind="self-tied", size=30, mapping=SOFT, output=SOFT, conserve=0.0, bert=None):
     bert = tiny_bert(size) if bert is None else bert
     shape = Shape.of(bert.config.to_dict(), 0.0, 0.0)
     torch.manual_seed(1)
-    model = PostEditor(size, shape, kind, mapping, mapping, mapping, output, conserve)
+    model = PostEditor(size, shape, kind, mapping, mapping, mapping, output, conserve, PIECES)
     order = [3, 1, 0, 2, *range(4, size)]  # BERT's own numbers of <pad>, <s>, </s>, <unk>
     model.take(bert, order)
     return model.eval(), bert, torch.tensor(order)
@@ -74,7 +79,7 @@ def editor(kind="self-tied", size=30, mapping=SOFT, output=SOFT, conserve=0.0, b
 
 def dual(output=SOFT, conserve=0.0):
     torch.manual_seed(2)
-    return DualSource(30, PlainShape(16, 2, 2, 24, 0.0), SOFT, SOFT, SOFT, output, conserve).eval()
+    return DualSource(30, PlainShape(16, 2, 2, 24, 0.0), SOFT, SOFT, SOFT, output, conserve, PIECES).eval()
 
 
 def sources(count=3, seed=0):
@@ -187,19 +192,23 @@ def enumerated(model, source, longest):
         rows = list(itertools.product(tokens, repeat=length))
         entered = torch.tensor([[BOS, *row] for row in rows])
         with torch.no_grad():
-            state = model.start(source.expand(len(rows), -1))
-            logs = model.next_logs(model(source.expand(len(rows), -1), entered), over_steps(state))
+            logs = model.output(model(source.expand(len(rows), -1), entered))
         for row, each in zip(rows, logs, strict=True):
             wanted = torch.tensor([*row, EOS])
-            found[row] = each[torch.arange(len(wanted)), wanted].double().sum().item()
+            log = each[torch.arange(len(wanted)), wanted].double().sum().item()
+            found[row] = log - model.conserve * new_words(source[0].tolist(), row)
     return found
 
 
-def over_steps(state):
-    """The state, its penalty broadcast over the steps of whole targets."""
-    if state.lowered is not None:
-        state.lowered = state.lowered[:, None]
-    return state
+def spelled(numbers):
+    """The words of tokens, by the text that they make."""
+    texts = ("\n" if number < 4 else PIECES[number] for number in numbers)
+    return "".join(text.removeprefix("##") if text.startswith("##") else f" {text}" for text in texts).split()
+
+
+def new_words(source, output):
+    known = {*spelled(source)}
+    return sum(word not in known for word in spelled(output))
 
 
 @pytest.mark.parametrize("average", [False, True])
@@ -223,18 +232,33 @@ def test_the_beam_is_exhaustive_search(average, conserve, make):
 
 
 def test_the_penalty_is_on_words_of_neither_text():
-    source = sources(1)
-    lowered = outside(source, 30)[0]
-    assert (
-        not lowered[EOS] and not lowered[source[0]].any() and lowered.sum() == 30 - len(set(source[0].tolist()) - {PAD})
-    )
+    """Each word pays once, whatever its pieces; a prefix has never paid more than what it begins."""
+    source = torch.tensor([[BOS, *map(PIECES.index, ("ab", "##cd", "e", "##f")), EOS, PIECES.index("abc"), EOS]])
+    chance = random.Random(0)
+    usual = [PIECES.index(piece) for piece in ("a", "ab", "abc", "##cd", "##c", "##d", "e", "##f", "j")]
+    for output in [tuple(chance.choice(usual) for _ in range(chance.randrange(6))) for _ in range(300)]:
+        penalty, paid = Penalty.of(Vocabulary(PIECES), 1.5, source), []
+        for last, following in itertools.pairwise((BOS, *output, EOS)):
+            penalty = penalty.entered(torch.tensor([last]))
+            costs = penalty.costs()[0]
+            assert costs.shape == (30,) and costs.min() >= 0
+            paid.append(costs[following].item())
+        assert sum(paid) == 1.5 * new_words(source[0].tolist(), output), output
+    for free in (("ab", "##cd"), ("abc", "##d"), ("abc",), ("e", "##f")):
+        output = [PIECES.index(piece) for piece in free]
+        assert new_words(source[0].tolist(), output) == 0
+    assert new_words(source[0].tolist(), [PIECES.index("ab"), PIECES.index("##f")]) == 1, "seen pieces, a new word"
     logs = {}
     for conserve in (0.0, 1.5):
-        model = editor(conserve=conserve)[0]
-        with torch.no_grad():
-            hidden, state, _ = model.advance(torch.tensor([BOS]), model.start(source))
-            logs[conserve] = model.next_logs(hidden, state)[0]
-    torch.testing.assert_close(logs[0.0] - logs[1.5], 1.5 * lowered)
+        for name, model in (("bert", editor(conserve=conserve)[0]), ("dual", dual(conserve=conserve))):
+            with torch.no_grad():
+                _, state, _ = model.advance(torch.tensor([BOS]), model.start(source))
+                hidden, state, _ = model.advance(torch.tensor([PIECES.index("ab")]), state)
+                logs[name, conserve] = model.next_logs(hidden, state)[0]
+    for name in ("bert", "dual"):
+        less = logs[name, 0.0] - logs[name, 1.5]
+        for piece, times in (("</s>", 1), ("##cd", 0), ("##c", 0), ("##f", 1), ("e", 1), ("j", 2)):
+            torch.testing.assert_close(less[PIECES.index(piece)], torch.tensor(1.5 * times), atol=1e-5, rtol=0)
 
 
 def codec(**words):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from lightning.pytorch.utilities import rank_zero_only
 
+from ..kit.pictures import curves, learned, save
 from ..kit.recipe import Answer, DataError, Evaluation
 from ..kit.runs import Run, write
 from ..kit.show import progress
@@ -26,7 +27,7 @@ from ..text.seq2seq.report import report as attention_report
 from ..text.seq2seq.transformer import Shape as PlainShape
 from . import bert, mistakes, triplets
 from .answers import answer, unread
-from .dual import DualSource
+from .dual import DualSource, densities
 from .figures import changes, nearness, quality
 from .layers import Shape
 from .model import PostEditor
@@ -73,16 +74,16 @@ class Ape(TextRecipe[Query, Options]):
     def build(self, settings: Settings, codec: Codec) -> Seq2Seq:
         assert isinstance(codec, WordPieces)
         own, conserve = settings.model, settings.search.conserve
-        mappings = (own.encoder, own.decoder, own.context, own.output, conserve)
+        last = (own.encoder, own.decoder, own.context, own.output, conserve, codec.tokens(range(codec.size)))
         if own.kind == "dual-source":
             plain = PlainShape(own.width, own.heads, own.layers, own.inner, own.dropout, own.attention_dropout)
-            return DualSource(codec.size, plain, *mappings)
+            return DualSource(codec.size, plain, *last)
         shape = Shape.of(codec.bert, own.dropout, own.attention_dropout)
         if settings.search.longest >= shape.positions:
             raise DataError(
                 f"search.longest={settings.search.longest} tokens: the BERT has {shape.positions} positions"
             )
-        return PostEditor(codec.size, shape, own.kind, *mappings)
+        return PostEditor(codec.size, shape, own.kind, *last)
 
     def start(self, settings: Settings, run: Run) -> PostEditing:
         train, val = self.pairs(settings, "train"), self.pairs(settings, "val")
@@ -155,6 +156,8 @@ class Ape(TextRecipe[Query, Options]):
         examples = Examples.of([pair for pair, fits in zip(pairs, read, strict=True) if fits], codec)
         at_once = isinstance(task.answering, PostEditor)
         found = evaluate(task.answering, codec, examples, settings.search, show, attention=at_once)
+        if isinstance(task.answering, DualSource):
+            found.figures.update(densities(task.answering, examples))
         answered = iter(found.outputs)
         rows = [
             next(answered) if fits else {"source": source, "wanted": codec.clean(target), "unread": True}
@@ -175,6 +178,13 @@ class Ape(TextRecipe[Query, Options]):
     def quality(self, task: Any) -> tuple[str, str]:
         return "TER", "min"
 
+    def dials(self, settings: Settings) -> list[str]:
+        return [*super().dials(settings), CONSERVE]
+
+    def zeros(self, task: Any, figures: Mapping[str, Any], key: str) -> float:
+        """A penalty has none: those of the output's next tokens, which it does not change."""
+        return super().zeros(task, figures, "model.output.alpha" if key == CONSERVE else key)
+
     def report(self, task: Any, settings: Settings, run: Run, folder: Path) -> list[Path]:
         """Of the triplets that the model can read."""
         folder.mkdir(parents=True, exist_ok=True)
@@ -184,9 +194,12 @@ class Ape(TextRecipe[Query, Options]):
             for source, target in self.pairs(settings, "val")
             if _fits(codec.source(source), codec.target(target), most)
         ]
-        whole = []
+        followed = ("loss", task.monitor)
         if isinstance(model, PostEditor):
-            whole = attention_report(model, codec, Examples.of(pairs, codec), settings.search, run, folder)
+            examples = Examples.of(pairs, codec)
+            whole = attention_report(model, codec, examples, settings.search, run, folder, followed)
+        else:
+            whole = [*save({"training": curves(run, *followed), "learned": learned(run)}, folder)]
         return [*whole, *report(model, codec, pairs, settings.search, run, folder)]
 
     def check(self, task: Any, query: Query, options: Options) -> None:
@@ -222,6 +235,7 @@ def _fits(source: list[int], target: list[int], most: int | None) -> bool:
     return max(first, len(source) - first + 1, len(target) + 1) <= most
 
 
+CONSERVE = "search.conserve"  # what can be set after training, beside numbers of mappings
 COUNTS = "triplets.json"  # in a run: triplets read, and left out
 LONGEST = 2048  # tokens that a model without positions of its own reads; memory grows with the square
 
