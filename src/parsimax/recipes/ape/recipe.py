@@ -99,7 +99,9 @@ class Ape(TextRecipe[Query, Options]):
         known = {split: {"triplets": all_, "too long": all_ - used} for split, (all_, used) in counts.items()}
         write(run.folder / COUNTS, json.dumps(known, indent=1))
         said = "; ".join(f"{one['triplets']} of {split}, {one['too long']} too long" for split, one in known.items())
-        limits = f"data.longest_source={settings.data.longest_source} and data.longest={settings.data.longest} for train"
+        limits = (
+            f"data.longest_source={settings.data.longest_source} and data.longest={settings.data.longest} for train"
+        )
         rank_zero_only(print)(f"triplets: {said}, which are left out ({limits}, positions for both)", flush=True)
 
     def _weights(self, settings: Settings, codec: WordPieces, train: Pairs) -> Any:

@@ -57,9 +57,7 @@ ADDED = (
     "This model attends to each text by an attention of its own, whose weights sum to 1 whatever it sees: a share of "
     "attention would always be a half. The bars are the share in length of what each of the two adds to the states."
 )
-REFERENCE = (
-    "They are taken while the decoder is given the post-edit by a person, token after token, not the model's own output."
-)
+REFERENCE = "They are taken while the decoder reads the post-edit by a person, token after token, not its own output."
 
 
 @torch.no_grad()

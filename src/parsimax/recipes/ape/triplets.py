@@ -42,12 +42,13 @@ def read(data: Data, split: str) -> list[Triplet]:
 
 def check_test(data: Data) -> None:
     """DataError for a test split that could not be evaluated; one that is not there, or not its post-edits, is fine."""
-    if data.root is None or not _there(data.root, NAMES["test"]):
+    if data.root is None:
         return
-    found = [_file(data.root, NAMES["test"], end) for end in ("tsv", *PARTS)]
-    if found[0] is None and found[2] is not None and found[3] is None:  # hidden post-edits
-        _parallel([path for path in found if path is not None])
-    else:
+    table, *texts = (_file(data.root, NAMES["test"], end) for end in ("tsv", *PARTS))
+    there = [path for path in texts if path is not None]
+    if table is None and there == texts[:2]:  # the post-edits are hidden
+        _parallel(there)
+    elif table is not None or there:
         read(data, "test")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import random
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -54,20 +54,29 @@ def check_weights(folder: Path, key: str) -> None:
         raise DataError(f"{key}: {folder} has no {WEIGHTS[0]} (weights are read from safetensors only): {there}")
 
 
-def check_loaded(missing: Iterable[str], folder: Path, key: str, allowed: Collection[str] = ()) -> None:
-    """DataError if a folder's weights lack some of the model's: transformers would begin these at random, and say little.
+def check_loaded(told: Mapping[str, Any], folder: Path, key: str, allowed: Collection[str] = ()) -> None:
+    """DataError if weights do not fit the model: what they lack, or have in another shape, would begin at random.
 
     Args:
-        missing: names, as the ``missing_keys`` of ``from_pretrained(…, output_loading_info=True)``.
+        told: by ``from_pretrained(…, output_loading_info=True, ignore_mismatched_sizes=True)``, beside the model.
         folder: where the weights are from.
         key: the setting that names the folder.
-        allowed: parts of names between dots that may be new, such as ``classifier`` and ``pooler``.
+        allowed: parts of names between dots that may begin at random, such as ``classifier`` and ``pooler``.
     """
-    if lost := sorted(name for name in missing if not {*name.split(".")} & {*allowed}):
+
+    def counted(name: str) -> bool:
+        return not {*name.split(".")} & {*allowed}
+
+    lost = sorted(filter(counted, told["missing_keys"]))
+    shapes = sorted((name, tuple(has), tuple(asks)) for name, has, asks in told["mismatched_keys"] if counted(name))
+    wrong = [f"have {name} of {has}, where it asks for {asks}" for name, has, asks in shapes[:1]]
+    if lost:
         some = ", ".join(lost[:3]) + (f" and {len(lost) - 3} more" if len(lost) > 3 else "")
+        wrong.append(f"lack {some}")
+    if wrong:
         raise DataError(
-            f"{key}: the weights in {folder} lack {some}, which its config.json asks for: they are of another kind of "
-            f"model or of fewer layers; give a folder whose config.json and weights were saved together"
+            f"{key}: the weights in {folder} do not fit its config.json: they {'; they '.join(wrong)}. They are of "
+            f"another model, or of fewer layers; give a folder whose config.json and weights were saved together"
         )
 
 
