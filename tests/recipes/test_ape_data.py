@@ -260,9 +260,7 @@ def test_weights_that_may_begin_at_random(tmp_path):
     shape = [("classifier.bias", (2,), (3,))]
     told = {"missing_keys": {"classifier.weight", "bert.pooler.dense.bias"}, "mismatched_keys": shape}
     check_loaded(told, tmp_path, "model.encoder", allowed=("classifier", "pooler"))
-    with pytest.raises(
-        DataError, match=r"\.encoder: .* have classifier\.bias of \(2,\), .* lack classifier\.weight"
-    ):
+    with pytest.raises(DataError, match=r"\.encoder: .* have classifier\.bias of \(2,\), .* lack classifier\.weight"):
         check_loaded(told, tmp_path, "model.encoder", allowed=("pooler",))
 
 

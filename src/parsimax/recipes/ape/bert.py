@@ -69,7 +69,8 @@ def pretrained(folder: Path) -> Any:
 
         words: dict[str, Any] = {"use_safetensors": True, "local_files_only": True}
         words |= {"output_loading_info": True, "ignore_mismatched_sizes": True}  # what it ignores is refused here
-        model, told = BertModel.from_pretrained(folder, add_pooling_layer=False, **words)
+        loaded: Any = BertModel.from_pretrained(folder, add_pooling_layer=False, **words)
+        model, told = loaded
         check_loaded(told, folder, KEY)
         return model
 
