@@ -48,6 +48,7 @@ LONG = {"test_demo", "test_recipes", "test_runs", "test_digits", "test_report", 
 LONG |= {"test_huggingface_models", "test_huggingface_parallel", "test_huggingface_saving", "test_huggingface_sweep"}
 LONG |= {
     "test_ape",
+    "test_ape_data",
     "test_finetune",
     "test_multilabel",
     "test_latent_recipes",

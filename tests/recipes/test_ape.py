@@ -1,6 +1,7 @@
 """Post-editing: what went into the model, what is shared, what it reads and writes, and what is refused."""
 
-import gzip
+import csv
+import importlib
 import io
 import itertools
 import json
@@ -16,28 +17,25 @@ import torch
 from parsimax import cli
 from parsimax.recipes.ape import mistakes
 from parsimax.recipes.ape.answers import answer, unread
-from parsimax.recipes.ape.bert import config_of, pretrained
-from parsimax.recipes.ape.dual import DualSource
+from parsimax.recipes.ape.conserve import Penalty, Vocabulary
+from parsimax.recipes.ape.dual import DualSource, densities
 from parsimax.recipes.ape.edits import edits, rendered
 from parsimax.recipes.ape.figures import changes
 from parsimax.recipes.ape.layers import Shape
-from parsimax.recipes.ape.model import SHARING, PostEditor, outside, segments
-from parsimax.recipes.ape.noise import Statistics, worsened, write_noise
+from parsimax.recipes.ape.model import SHARING, PostEditor, segments
 from parsimax.recipes.ape.pieces import WordPieces
-from parsimax.recipes.ape.settings import Data, Model, Options, Settings
-from parsimax.recipes.ape.triplets import Triplet, read
+from parsimax.recipes.ape.settings import Model, Options, Settings
+from parsimax.recipes.kit import dial
 from parsimax.recipes.kit.choice import Choice
-from parsimax.recipes.kit.recipe import DataError
-from parsimax.recipes.text.bert import folder_of
 from parsimax.recipes.text.codec import BOS, EOS, PAD, UNK
 from parsimax.recipes.text.seq2seq.exact import exact
+from parsimax.recipes.text.seq2seq.examples import Examples
 from parsimax.recipes.text.seq2seq.search import Found, Hypothesis, beam
 from parsimax.recipes.text.seq2seq.transformer import Shape as PlainShape
+from triplet_files import QUICK, TINY, tiny_bert
 
 transformers = pytest.importorskip("transformers")
 SOFT, SPARSE = Choice(mapping="softmax"), Choice(mapping="entmax")
-TINY = ["pretrain=2", "judged=4", "beam=2", "width=16", "inner=16", "layers=1", "heads=2", "search.longest=8"]
-QUICK = ["steps=4", "eval_every=2", "tensorboard=false", "batch_tokens=512"]
 
 
 @pytest.fixture(autouse=True)
@@ -45,36 +43,23 @@ def elsewhere(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
 
-def tiny_bert(size=30, layers=2, seed=0):
-    torch.manual_seed(seed)
-    config = transformers.BertConfig(
-        vocab_size=size,
-        hidden_size=16,
-        num_hidden_layers=layers,
-        num_attention_heads=2,
-        intermediate_size=24,
-        max_position_embeddings=20,
-    )
-    bert = transformers.BertModel(config, add_pooling_layer=False).eval()
-    with torch.no_grad():
-        for parameter in bert.parameters():  # biases and norms that are not those of the start
-            parameter.add_(0.1 * torch.randn_like(parameter))
-    return bert
+PIECES = ["<pad>", "<s>", "</s>", "<unk>", *"abcdefghij", *(f"##{letter}" for letter in "abcdefghij"), "ab", "##ab"]
+PIECES += ["abc", "##cd", "cd", "##abc"]  # a word may be spelled by other pieces than those it was read in
 
 
 def editor(kind="self-tied", size=30, mapping=SOFT, output=SOFT, conserve=0.0, bert=None):
     bert = tiny_bert(size) if bert is None else bert
     shape = Shape.of(bert.config.to_dict(), 0.0, 0.0)
     torch.manual_seed(1)
-    model = PostEditor(size, shape, kind, mapping, mapping, mapping, output, conserve)
+    model = PostEditor(size, shape, kind, mapping, mapping, mapping, output, conserve, PIECES)
     order = [3, 1, 0, 2, *range(4, size)]  # BERT's own numbers of <pad>, <s>, </s>, <unk>
     model.take(bert, order)
     return model.eval(), bert, torch.tensor(order)
 
 
-def dual(output=SOFT, conserve=0.0):
+def dual(output=SOFT, conserve=0.0, context=SOFT):
     torch.manual_seed(2)
-    return DualSource(30, PlainShape(16, 2, 2, 24, 0.0), SOFT, SOFT, SOFT, output, conserve).eval()
+    return DualSource(30, PlainShape(16, 2, 2, 24, 0.0), SOFT, SOFT, context, output, conserve, PIECES).eval()
 
 
 def sources(count=3, seed=0):
@@ -155,6 +140,17 @@ def test_context_attention_starts_as_self_attention():
     assert not torch.equal(other.decoder[0].context.projections.key.weight, other.decoder[0].own.projections.key.weight)
 
 
+def small():
+    """Settings, six triplets and a task of a model that has learned nothing."""
+    from parsimax.recipes.ape.recipe import RECIPE
+    from parsimax.recipes.kit.settings import changed
+
+    words = {"model.pretrain": "0", "model.layers": "1", "train.moving_average": "0", "search.longest": "2"}
+    settings = changed(Settings(), {**words, "search.beam": "2"})
+    pairs = RECIPE.pairs(settings, "val")[:6]
+    return settings, pairs, RECIPE._task(settings, RECIPE.learn(settings, pairs), pairs, pairs)
+
+
 MODELS = {"bert": lambda: editor()[0], "sparse": lambda: editor(mapping=SPARSE, output=SPARSE)[0], "dual": dual}
 
 
@@ -187,19 +183,23 @@ def enumerated(model, source, longest):
         rows = list(itertools.product(tokens, repeat=length))
         entered = torch.tensor([[BOS, *row] for row in rows])
         with torch.no_grad():
-            state = model.start(source.expand(len(rows), -1))
-            logs = model.next_logs(model(source.expand(len(rows), -1), entered), over_steps(state))
+            logs = model.output(model(source.expand(len(rows), -1), entered))
         for row, each in zip(rows, logs, strict=True):
             wanted = torch.tensor([*row, EOS])
-            found[row] = each[torch.arange(len(wanted)), wanted].double().sum().item()
+            log = each[torch.arange(len(wanted)), wanted].double().sum().item()
+            found[row] = log - model.conserve * new_words(source[0].tolist(), row)
     return found
 
 
-def over_steps(state):
-    """The state, its penalty broadcast over the steps of whole targets."""
-    if state.lowered is not None:
-        state.lowered = state.lowered[:, None]
-    return state
+def spelled(numbers):
+    """The words of tokens, by the text that they make."""
+    texts = ("\n" if number < 4 else PIECES[number] for number in numbers)
+    return "".join(text.removeprefix("##") if text.startswith("##") else f" {text}" for text in texts).split()
+
+
+def new_words(source, output):
+    known = {*spelled(source)}
+    return sum(word not in known for word in spelled(output))
 
 
 @pytest.mark.parametrize("average", [False, True])
@@ -223,18 +223,33 @@ def test_the_beam_is_exhaustive_search(average, conserve, make):
 
 
 def test_the_penalty_is_on_words_of_neither_text():
-    source = sources(1)
-    lowered = outside(source, 30)[0]
-    assert (
-        not lowered[EOS] and not lowered[source[0]].any() and lowered.sum() == 30 - len(set(source[0].tolist()) - {PAD})
-    )
+    """Each word pays once, whatever its pieces; a prefix has never paid more than what it begins."""
+    source = torch.tensor([[BOS, *map(PIECES.index, ("ab", "##cd", "e", "##f")), EOS, PIECES.index("abc"), EOS]])
+    chance = random.Random(0)
+    usual = [PIECES.index(piece) for piece in ("a", "ab", "abc", "##cd", "##c", "##d", "e", "##f", "j")]
+    for output in [tuple(chance.choice(usual) for _ in range(chance.randrange(6))) for _ in range(300)]:
+        penalty, paid = Penalty.of(Vocabulary(PIECES), 1.5, source), []
+        for last, following in itertools.pairwise((BOS, *output, EOS)):
+            penalty = penalty.entered(torch.tensor([last]))
+            costs = penalty.costs()[0]
+            assert costs.shape == (30,) and costs.min() >= 0
+            paid.append(costs[following].item())
+        assert sum(paid) == 1.5 * new_words(source[0].tolist(), output), output
+    for free in (("ab", "##cd"), ("abc", "##d"), ("abc",), ("e", "##f")):
+        output = [PIECES.index(piece) for piece in free]
+        assert new_words(source[0].tolist(), output) == 0
+    assert new_words(source[0].tolist(), [PIECES.index("ab"), PIECES.index("##f")]) == 1, "seen pieces, a new word"
     logs = {}
     for conserve in (0.0, 1.5):
-        model = editor(conserve=conserve)[0]
-        with torch.no_grad():
-            hidden, state, _ = model.advance(torch.tensor([BOS]), model.start(source))
-            logs[conserve] = model.next_logs(hidden, state)[0]
-    torch.testing.assert_close(logs[0.0] - logs[1.5], 1.5 * lowered)
+        for name, model in (("bert", editor(conserve=conserve)[0]), ("dual", dual(conserve=conserve))):
+            with torch.no_grad():
+                _, state, _ = model.advance(torch.tensor([BOS]), model.start(source))
+                hidden, state, _ = model.advance(torch.tensor([PIECES.index("ab")]), state)
+                logs[name, conserve] = model.next_logs(hidden, state)[0]
+    for name in ("bert", "dual"):
+        less = logs[name, 0.0] - logs[name, 1.5]
+        for piece, times in (("</s>", 1), ("##cd", 0), ("##c", 0), ("##f", 1), ("e", 1), ("j", 2)):
+            torch.testing.assert_close(less[PIECES.index(piece)], torch.tensor(1.5 * times), atol=1e-5, rtol=0)
 
 
 def codec(**words):
@@ -292,133 +307,6 @@ def test_the_embedded_mistakes():
     assert mistakes.machine(42, random.Random(0)) == "two and forty"
 
 
-def test_noise_has_the_rates_of_real_data_and_goes_on_where_it_was_stopped(tmp_path, capsys):
-    real = [Triplet(*one) for one in mistakes.triplets(400, 10)["train"]]
-    known = Statistics.of(real)
-    made = [Triplet("", worsened(one.edited, known, random.Random(i)), one.edited) for i, one in enumerate(real)]
-    again = Statistics.of(made)
-    mean = lambda rates: sum(rates) / len(rates)  # noqa: E731
-    assert 0.6 < mean(again.rates) / mean(known.rates) < 1.3
-    assert {kind for kind, count in known.kinds.items() if count > 20} <= {*again.kinds}
-    texts = [one.edited for one in real]
-    write_noise(real, texts, None, tmp_path / "whole", "noise", 1, lambda text: None)
-    stopped = tmp_path / "stopped"
-    write_noise(real, texts, None, stopped, "noise", 1, lambda text: None)
-    with (stopped / "noise.mt").open("r+") as file:
-        file.truncate(1000)
-    assert write_noise(real, texts, None, stopped, "noise", 1, lambda text: None) > 0
-    for part in ("src", "mt", "pe"):
-        assert (stopped / f"noise.{part}").read_bytes() == (tmp_path / "whole" / f"noise.{part}").read_bytes()
-    with pytest.raises(DataError, match="another seed"):
-        write_noise(real, texts, None, stopped, "noise", 2, lambda text: None)
-    with pytest.raises(DataError, match="no mistakes"):
-        Statistics.of([Triplet("a", "b", "b")])
-
-
-def files(root, **columns):
-    root.mkdir(exist_ok=True)
-    for name, lines in columns.items():
-        split, _, part = name.rpartition("_")
-        (root / f"{split}.{part}").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    return root
-
-
-def triplet_files(root, count=40):
-    rows = mistakes.triplets(count, 8)
-    columns = {
-        f"{name}_{part}": [one[place] for one in rows[split]]
-        for name, split in (("train", "train"), ("dev", "val"), ("test", "test"))
-        for place, part in enumerate(("src", "mt", "pe"))
-    }
-    return files(root, **columns)
-
-
-def test_reading_triplets(tmp_path):
-    root = triplet_files(tmp_path / "data")
-    whole = read(Data(root=root), "train")
-    assert len(whole) == 40
-    for part in ("src", "mt", "pe"):
-        path = root / f"train.{part}"
-        (root / f"train.{part}.gz").write_bytes(gzip.compress(path.read_bytes()))
-        path.unlink()
-    assert read(Data(root=root), "train") == whole
-    table = tmp_path / "table"
-    table.mkdir()
-    rows = ["score\tpe\tmt\tsrc", *(f"1\t{one.edited}\t{one.machine}\t{one.source}" for one in whole)]
-    (table / "train.tsv").write_text("\n".join(rows))
-    assert read(Data(root=table), "train") == whole
-    parts = {split: read(Data(root=table, held_out=5), split) for split in ("train", "val", "test")}
-    assert [len(part) for part in parts.values()] == [30, 5, 5]
-    assert sorted(one for part in parts.values() for one in part) == sorted(whole)
-    more = files(root, extra_src=["a"], extra_mt=["b"], extra_pe=["c"])
-    assert len(read(Data(root=more, artificial="extra", oversample=3), "train")) == 121
-
-
-@pytest.mark.parametrize(
-    ("columns", "said"),
-    [
-        ({"train_src": ["a", "b"], "train_mt": ["a"], "train_pe": ["a", "b"]}, "parallel"),
-        ({"train_src": ["a", "b"], "train_mt": ["a", "b"], "train_pe": ["a", ""]}, "train.pe, line 2: the post-edit"),
-        ({"train_src": ["a", ""], "train_mt": ["a", ""], "train_pe": ["a", "b"]}, "train.src, line 2: source and"),
-        ({"train_src": ["a"], "train_mt": ["a"]}, "no train.pe"),
-        ({"train_tsv": ["src\tmt", "a\tb"]}, "line 1: no column pe"),
-        ({"train_tsv": ["src\tmt\tpe", "a\tb"]}, "line 2: 2 columns"),
-    ],
-)
-def test_bad_triplets_are_refused_by_file_and_line(tmp_path, capsys, columns, said):
-    files(tmp_path / "data", **columns)
-    assert cli.main(["train", "ape", f"data.root={tmp_path / 'data'}", *TINY, *QUICK]) == 2
-    assert said in capsys.readouterr().err and not any(Path("runs").rglob("*.ckpt"))
-
-
-def test_wrong_bytes_and_wrong_folders(tmp_path, capsys):
-    root = triplet_files(tmp_path / "data")
-    (root / "train.mt").write_bytes(b"\xff\xfe\n" * 40)
-    assert cli.main(["train", "ape", f"data.root={root}", *TINY, *QUICK]) == 2
-    assert "train.mt, line 1: not UTF-8" in capsys.readouterr().err
-    empty = tmp_path / "empty"
-    empty.mkdir()
-    for bert, said in ((empty, "no config"), (tmp_path / "nowhere", "is not a folder")):
-        assert cli.main(["train", "ape", f"model.bert={bert}", *QUICK]) == 2
-        assert said in capsys.readouterr().err
-    (empty / "config.json").write_text('{"model_type": "gpt2"}')
-    assert cli.main(["train", "ape", f"model.bert={empty}", *QUICK]) == 2
-    assert "of type 'gpt2'" in capsys.readouterr().err
-    (empty / "config.json").write_text('{"model_type": "bert"}')
-    assert cli.main(["train", "ape", f"model.bert={empty}", *QUICK]) == 2
-    assert "no model.safetensors" in capsys.readouterr().err
-
-
-def test_a_folder_of_transformers_goes_in(tmp_path, capsys):
-    """Saved by transformers with a vocabulary file alone, trained on, and opened again without the folder."""
-    folder = tmp_path / "bert"
-    bert = tiny_bert(size=60)
-    bert.save_pretrained(folder)
-    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "and", *(f"w{number}" for number in range(54))]
-    (folder / "vocab.txt").write_text("\n".join(words))
-    assert (
-        config_of(folder_of(str(folder), "model.bert"))["hidden_size"] == 16
-        and pretrained(folder).config.hidden_size == 16
-    )
-    root = triplet_files(tmp_path / "data", 12)
-    for part in ("src", "mt", "pe"):  # more than the BERT has positions: not read, and in nobody's way
-        with (root / f"dev.{part}").open("a") as file:
-            file.write("and " * 50 + "\n")
-    words = [
-        f"model.bert={folder}",
-        f"data.root={root}",
-        "search.longest=6",
-        "judged=2",
-        "beam=2",
-        "longest_source=999",
-    ]
-    assert cli.main(["train", "ape", "--run", "run", *words, *QUICK, "model.output.mapping=entmax"]) == 0
-    (folder / "model.safetensors").unlink()
-    assert cli.main(["eval", "run"]) == 0
-    assert "TER doing nothing" in capsys.readouterr().out
-    assert cli.main(["report", "run"]) == 0
-
-
 def answered(monkeypatch, capsys, text, *options):
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
     code = cli.main(["predict", "run", *options])
@@ -426,6 +314,7 @@ def answered(monkeypatch, capsys, text, *options):
 
 
 def test_from_training_to_the_page(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(dial, "ROUNDS", 1)
     assert cli.main(["train", "ape", "--run", "run", *TINY, *QUICK]) == 0
     said = capsys.readouterr().out
     assert "TER doing nothing" in said and "improved" in said and "worsened" in said
@@ -439,9 +328,22 @@ def test_from_training_to_the_page(tmp_path, monkeypatch, capsys):
     known = json.loads(found.out)
     assert code == 0 and {"edits", "outputs", "proved best"} <= {*known}
     assert {edit["edit"] for edit in known["edits"]} <= {"keep", "replace", "insert", "delete", "shift"}
+    capsys.readouterr()
+    assert cli.main(["eval", "run", "--split", "val", "search.conserve=0,50"]) == 0
+    said = capsys.readouterr().out
+    assert "best TER" in said and "zeros" not in said, "a penalty has none"
+    with Path("run/dial/val-search.conserve.csv").open(encoding="utf-8") as file:
+        free, bound = csv.DictReader(file)
+    own = json.loads(Path("run/results.json").read_text())["val"]
+    assert float(free["TER"]) == own["TER"] and float(bound["TER"]) != own["TER"]
+    assert cli.main(["train", "--resume", "run", "search.conserve=50"]) == 0
+    assert json.loads(Path("run/results.json").read_text())["val"]["TER"] == float(bound["TER"]), "it is kept"
+    drawn = follow(monkeypatch, "text.seq2seq.report")
+    capsys.readouterr()
     assert cli.main(["report", "run"]) == 0
     written = [Path(line) for line in capsys.readouterr().out.splitlines()]
     page = next(path for path in written if path.name == "edits.html").read_text(encoding="utf-8")
+    assert drawn == [("loss", "TER")] and "post-edit by a person, token" in page
     assert "% source" in page and 'class="delete"' in page and "<script" not in page
 
 
@@ -460,10 +362,57 @@ def test_resumed_it_ends_with_the_same_bits(capsys):
     assert all(torch.equal(value, other[name]) for name, value in one.items())
 
 
-def test_doing_nothing_beside_a_dual_source_transformer(capsys):
-    assert cli.main(["train", "ape", "--run", "run", "kind=dual-source", *TINY, *QUICK, "moving_average=0"]) == 0
+def follow(monkeypatch, where):
+    """The names of the curves that a module draws."""
+    module, names = importlib.import_module(f"parsimax.recipes.{where}"), []
+    plain = module.curves
+    monkeypatch.setattr(module, "curves", lambda run, *given: names.append(given) or plain(run, *given))
+    return names
+
+
+def test_the_densities_of_two_encoders_are_those_of_their_weights():
+    model, source = dual(), sources()
+    examples = Examples([("", "")] * 3, [row[row != PAD].tolist()[:-1] for row in source], [[5, 6], [7], []])
+    assert densities(model, examples) == {f"density ({kind})": 1.0 for kind in ("self", "decoder", "cross")}
+    batch, sparse = examples.batch(range(3)), dual(context=SPARSE)
+    with torch.no_grad():
+        for name, part in sparse.named_parameters():
+            if "context" in name and "in_proj" in name:
+                part.mul_(4)
+        found = densities(sparse, examples)
+        assert found["density (self)"] == found["density (decoder)"] == 1.0
+        read, expected = sparse.encode(batch.source), []
+        x = sparse.embed(batch.entered, torch.arange(batch.entered.shape[1]).expand_as(batch.entered))
+        for layer in sparse.decoder:
+            own, _ = layer.own(x, causal=True)
+            for number, part in enumerate((layer.context_source, layer.context_machine)):
+                query, keys = part.norm(own), read.memories[number]
+                _, seen = part.attention(
+                    query, keys, keys, key_padding_mask=read.paddings[number], average_attn_weights=False
+                )
+                room = (~read.paddings[number]).sum(1)[:, None, None]
+                share = (seen > 0).sum(-1) / room
+                expected.append(share[(batch.wanted != PAD)[:, None].expand_as(share)].mean().item())
+                own, _ = part(own, keys, read.paddings[number])
+            x = layer.think(own)
+    assert found["density (cross)"] == pytest.approx(sum(expected) / len(expected)) and found["density (cross)"] < 1
+
+
+def test_doing_nothing_beside_a_dual_source_transformer(capsys, monkeypatch):
+    monkeypatch.setattr(dial, "ROUNDS", 1)
+    drawn = follow(monkeypatch, "ape.recipe")
+    words = ["kind=dual-source", "model.context.mapping=entmax", *TINY, *QUICK, "moving_average=0"]
+    assert cli.main(["train", "ape", "--run", "run", *words]) == 0
     assert "TER doing nothing" in capsys.readouterr().out
     assert cli.main(["report", "run"]) == 0
+    written = {Path(line).name: Path(line) for line in capsys.readouterr().out.splitlines()}
+    page = written["edits.html"].read_text(encoding="utf-8")
+    assert "% source" in page and "would always be a half" in page and "post-edit by a person, token" in page
+    assert drawn == [("loss", "TER")] and written["training.png"].stat().st_size > 1000
+    assert cli.main(["eval", "run", "--split", "val", "model.context.alpha=1,2"]) == 0
+    with Path("run/dial/val-model.context.alpha.csv").open(encoding="utf-8") as file:
+        soft, sparse = (float(row["zeros of the mapping"]) for row in csv.DictReader(file))
+    assert soft == 0 < sparse < 1
 
 
 def test_the_average_of_the_weights_is_what_answers():
@@ -504,6 +453,9 @@ def test_what_cannot_be_post_edited_is_left_as_it_is():
     assert plain.lines == (machine,) and "left as it is" in plain.notes[-1]
     known = json.loads(answer(task, machine, [BOS, EOS, EOS], found, 8, Options(json=True)).lines[0])
     assert known["outputs"][0]["text"] == machine and {edit["edit"] for edit in known["edits"]} == {"keep"}
+    assert known["left as it is"] == "no post-edit ended within search.longest=8 tokens"
+    known = json.loads(unread(machine, 8, Options(json=True)).lines[0])
+    assert "more than the 8 tokens" in known["left as it is"] and known["outputs"][0]["text"] == machine
     for one in (
         answer(task, machine, [BOS, EOS, EOS], found, 8, Options(nbest=2)),
         unread(machine, 8, Options(nbest=2)),
@@ -511,14 +463,39 @@ def test_what_cannot_be_post_edited_is_left_as_it_is():
         assert one.lines == (f"1\t0\t-\t{machine}",)
 
 
-def test_noise_from_the_command_line(tmp_path, capsys):
-    root = triplet_files(tmp_path / "data")
-    words = ["ape", "noise", "--real", str(root), "--target", str(root / "test.pe"), "--out", str(root)]
-    assert cli.main([*words, "--source", str(root / "test.src")]) == 0
-    assert "8 triplets written" in capsys.readouterr().out
-    assert len(read(Data(root=root, artificial="artificial", oversample=2), "train")) == 88
-    assert cli.main([*words, "--source", str(root / "train.src"), "--name", "other"]) == 2
-    assert "must be parallel" in capsys.readouterr().err
+def test_edits_in_json_say_from_where_to_where():
+    _, _, task = small()
+    output = task.codec.target("five six one two three four")
+    found = Found([Hypothesis(tuple(output), -1.0)], False, 0)
+    line = answer(task, "One two three four five six", [BOS, EOS, EOS], found, 8, Options(json=True)).lines[0]
+    known = json.loads(line)
+    assert known["left as it is"] is None
+    assert known["edits"] == [
+        {"edit": "shift", "old": ["five", "six"], "new": ["five", "six"], "at": 4, "to": 0},
+        {"edit": "keep", "old": (kept := ["one", "two", "three", "four"]), "new": kept, "at": 0, "to": 2},
+    ]
+
+
+def test_figures_count_what_predict_gives_where_no_output_ends(tmp_path, monkeypatch):
+    from parsimax.recipes.ape.recipe import RECIPE, embedded
+    from parsimax.recipes.ape.report import report
+    from parsimax.recipes.kit.runs import Run
+
+    settings, pairs, task = small()
+    monkeypatch.setitem(embedded(), "val", embedded()["val"][:6])
+    with torch.no_grad():
+        task.model.output.bias[EOS] = -1e4
+    found = RECIPE.evaluate(task, settings, "val", lambda text: None)
+    figures = found.figures
+    assert figures["unfinished outputs"] == 1 and figures["changed"] == 0
+    assert figures["TER"] == figures["TER doing nothing"] < 100 and figures["chrF"] == figures["chrF doing nothing"]
+    assert all(row["output"] == row["machine"] for row in found.outputs)
+    assert figures["accuracy"] == sum(row["machine"] == row["wanted"] for row in found.outputs) / 6
+    assert task.validate()["TER"] == figures["TER"]
+    (page,) = report(task.model, task.codec, pairs, settings.search, Run(tmp_path), tmp_path)
+    rows = page.read_text(encoding="utf-8").split("post-edit by the model")[1:]
+    assert len(rows) == 6 and all("keep" in row.split("</tr>")[0] for row in rows)
+    assert not any("delete" in row.split("</tr>")[0] for row in rows)
 
 
 def test_settings_that_do_not_go_together(capsys):

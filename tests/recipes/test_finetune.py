@@ -484,7 +484,11 @@ def test_a_folder_of_transformers_goes_in(tmp_path, capsys):
     Path("broken/config.json").write_text(json.dumps({**about, "n_layers": 3}))
     assert cli.main([*base, "other", "encoder=broken"]) == 2
     said = capsys.readouterr().err
-    assert "the weights in broken have no" in said and "layer.2" in said and not Path("other").exists()
+    assert (
+        "the weights in broken do not fit its config.json: they lack" in said
+        and "layer.2" in said
+        and not Path("other").exists()
+    )
     Path("broken/config.json").write_text(json.dumps(about))
     Path("broken/tokenizer.json").rename("tokenizer.json")
     assert cli.main([*base, "other", "encoder=broken"]) == 2

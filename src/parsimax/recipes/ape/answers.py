@@ -14,13 +14,19 @@ from .pieces import WordPieces
 from .settings import Options
 from .task import PostEditing
 
+LEFT = "left as it is"  # in JSON: why there is no post-edit, or null
+
 
 def unread(machine: str, most: int, options: Options) -> Answer:
     """What is too long to be read is left as it is."""
-    note = f"more than the {most} tokens of a text that the model reads: the machine output is left as it is"
-    known = {"machine": machine, "outputs": [], "edits": [], "unread": True}
+    reason = f"more than the {most} tokens of a text that the model reads"
+    known = {"proved best": False, "outputs": [{"text": machine}], "edits": [], LEFT: reason}
     plain = f"1\t0\t-\t{machine}" if options.nbest else machine
-    return Answer((json.dumps(known, ensure_ascii=False) if options.json else plain,), (note,))
+    return Answer((json.dumps(known, ensure_ascii=False) if options.json else plain,), (_left(reason),))
+
+
+def _left(reason: str) -> str:
+    return f"{reason}: the machine output is left as it is"
 
 
 def answer(task: PostEditing, machine: str, row: list[int], found: Found, longest: int, options: Options) -> Answer:
@@ -31,9 +37,10 @@ def answer(task: PostEditing, machine: str, row: list[int], found: Found, longes
     notes: tuple[str, ...] = tuple(
         f"{piece!r} is no word to the BERT, and a post-edit that keeps it cannot be written" for piece in unknown
     )
-    if not found.ended:
+    reason = None if found.ended else f"no post-edit ended within search.longest={longest} tokens"
+    if reason is not None:
         found = replace(found, hypotheses=[replace(found.best, tokens=tuple(codec.target(machine)))])
-        notes += (f"no post-edit ended within search.longest={longest} tokens: the machine output is left as it is",)
+        notes += (_left(reason),)
     parts = codec.words(machine)
     words, places = [word for word, _ in parts], [place for _, place in parts]
 
@@ -46,6 +53,7 @@ def answer(task: PostEditing, machine: str, row: list[int], found: Found, longes
     made = edits(words, codec.text(found.best.tokens).split() if found.ended else words)
     known: dict[str, Any] = {
         **json.loads(said[0]),
-        "edits": [{"edit": one.kind, "old": one.old, "new": one.new} for one in made],
+        "edits": [{"edit": one.kind, "old": one.old, "new": one.new, "at": one.at, "to": one.to} for one in made],
+        LEFT: reason,
     }
     return Answer((json.dumps(known, ensure_ascii=False),), notes)

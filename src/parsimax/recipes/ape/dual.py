@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+import copy
 import math
+import statistics
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
-from ..._attention import KeyValueCache
+from ..._attention import AttentionCore, KeyValueCache, Observation
 from ..kit.choice import Choice
 from ..kit.output import Output
 from ..text.codec import PAD
+from ..text.lengths import spread
+from ..text.seq2seq.evaluate import RECORDED
+from ..text.seq2seq.examples import Examples
 from ..text.seq2seq.model import Seq2Seq
 from ..text.seq2seq.transformer import Attend, EncoderLayer, Shape, Think, positions, reordered
-from .model import outside, segments
+from .conserve import Penalty, Vocabulary
+from .model import segments
 
+ENCODERS = ("encoder_source", "encoder_machine")
 Caches = tuple[KeyValueCache, KeyValueCache, KeyValueCache]
 
 
@@ -56,13 +64,14 @@ class Read:
 class DualState:
     read: Read
     caches: list[Caches]
-    lowered: Tensor | None
+    penalty: Penalty | None
 
     def chosen(self, rows: Tensor) -> DualState:
         caches = [
             (reordered(own, rows), reordered(one, rows), reordered(other, rows)) for own, one, other in self.caches
         ]
-        return DualState(self.read.chosen(rows), caches, None if self.lowered is None else self.lowered[rows])
+        penalty = None if self.penalty is None else self.penalty.chosen(rows)
+        return DualState(self.read.chosen(rows), caches, penalty)
 
 
 class DualSource(Seq2Seq):
@@ -75,7 +84,8 @@ class DualSource(Seq2Seq):
         decoder: that of the decoder's self-attention.
         context: that of its attention to each encoder.
         output: that of the output.
-        conserve: taken off the log-probability of tokens that are in neither text of the source.
+        conserve: taken off the log-probability of an output for each of its words that is in neither text.
+        pieces: what the numbers of the vocabulary are called; only ``conserve`` asks.
     """
 
     def __init__(
@@ -87,13 +97,14 @@ class DualSource(Seq2Seq):
         context: Choice,
         output: Choice,
         conserve: float = 0.0,
+        pieces: Sequence[str] = (),
     ) -> None:
         super().__init__()
-        self.width, self.conserve = shape.width, conserve
+        self.width, self.conserve, self.vocabulary = shape.width, conserve, Vocabulary(pieces)
         self.words = nn.Embedding(size, shape.width, PAD)
         nn.init.normal_(self.words.weight, std=shape.width**-0.5)
         self.dropout = nn.Dropout(shape.dropout)
-        for name in ("encoder_source", "encoder_machine"):
+        for name in ENCODERS:
             self.add_module(name, nn.ModuleList(EncoderLayer(shape, encoder) for _ in range(shape.layers)))
         self.norms = nn.ModuleList(nn.LayerNorm(shape.width) for _ in range(2))
         self.decoder = nn.ModuleList(DualLayer(shape, decoder, context) for _ in range(shape.layers))
@@ -108,7 +119,7 @@ class DualSource(Seq2Seq):
     def encode(self, source: Tensor) -> Read:
         second, places = segments(source)
         memories, paddings = [], []
-        for number, name in enumerate(("encoder_source", "encoder_machine")):
+        for number, name in enumerate(ENCODERS):
             x, padding = self.embed(source, places), (second != number) | (source == PAD)
             for layer in self.get_submodule(name).children():
                 x = layer(x, padding)
@@ -118,8 +129,8 @@ class DualSource(Seq2Seq):
 
     def start(self, source: Tensor) -> DualState:
         caches = [(KeyValueCache(), KeyValueCache(static=True), KeyValueCache(static=True)) for _ in self.decoder]
-        lowered = self.conserve * outside(source, self.words.num_embeddings) if self.conserve else None
-        return DualState(self.encode(source), caches, lowered)
+        penalty = Penalty.of(self.vocabulary, self.conserve, source) if self.conserve else None
+        return DualState(self.encode(source), caches, penalty)
 
     def advance(self, tokens: Tensor, state: DualState) -> tuple[Tensor, DualState, Tensor]:
         """The attention is the last layer's, half of it to each text."""
@@ -130,11 +141,12 @@ class DualSource(Seq2Seq):
             x, seen = layer(x, state.read, caches, weights=layer is self.decoder[-1])
         one, other = seen
         assert one is not None and other is not None
+        state.penalty = state.penalty and state.penalty.entered(tokens)
         return self.decoder_norm(x[:, 0]), state, (one + other)[:, 0] / 2
 
     def next_logs(self, hidden: Tensor, state: DualState) -> Tensor:
         logs: Tensor = self.output(hidden)
-        return logs if state.lowered is None else logs - state.lowered
+        return logs if state.penalty is None else logs - state.penalty.costs().to(logs)
 
     def hidden(self, source: Tensor, entered: Tensor) -> Tensor:
         read = self.encode(source)
@@ -143,3 +155,39 @@ class DualSource(Seq2Seq):
             x, _ = layer(x, read)
         out: Tensor = self.decoder_norm(x)
         return out
+
+
+@torch.no_grad()
+def densities(model: DualSource, examples: Examples) -> dict[str, float]:
+    """The share of weights above 0 of what a query may see, by kind of attention, over some examples.
+
+    ``analysis.record`` takes one mask for all that is read; here each encoder and each context has its own.
+    """
+    batch = examples.batch(spread(len(examples), RECORDED))
+    second, _ = segments(batch.source)
+    real = batch.wanted != PAD
+    texts = [(second == number) & (batch.source != PAD) for number in range(2)]
+    found: dict[str, list[float]] = {"self": [], "decoder": [], "cross": []}
+
+    def watch(layer: nn.Module, part: str, kind: str, rows: Tensor) -> None:
+        """Keep the density of queries that stand for a token and have something to see."""
+
+        def observe(seen: Observation) -> None:
+            above = torch.cat([(weights > 0).sum(-1) for _, weights in seen.blocks()], -1)  # (B, heads, queries)
+            count = seen.visible().expand_as(above)
+            chosen = rows[:, None, :] & (count > 0)
+            found[kind].append((above[chosen] / count[chosen]).mean().item())
+
+        core = layer.get_submodule(f"{part}.attention.core")
+        assert isinstance(core, AttentionCore)
+        core.observers.append(observe)
+
+    watched = copy.deepcopy(model).eval()  # a copy, so that nothing goes on watching the model
+    for number, name in enumerate(ENCODERS):
+        for layer in watched.get_submodule(name).children():
+            watch(layer, "own", "self", texts[number])
+    for layer in watched.decoder:
+        for part, kind in (("own", "decoder"), ("context_source", "cross"), ("context_machine", "cross")):
+            watch(layer, part, kind, real)
+    watched(batch.source, batch.entered)
+    return {f"density ({kind})": statistics.fmean(values) for kind, values in found.items()}

@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Sequence
 from typing import Any
 
-from ..text.scores import scores
+from ..text.scores import edits, scores
 
 
 def quality(outputs: Sequence[str], wanted: Sequence[str]) -> dict[str, float]:
     """Corpus TER, BLEU and chrF of sacrebleu, of texts whose words are split by spaces."""
     return {"TER": ter(outputs, wanted), **scores([*outputs], [*wanted])}
+
+
+def nearness(outputs: Sequence[str], wanted: Sequence[str]) -> dict[str, float]:
+    """How many post-edits are right to the letter, and how many letters the others are off, in the mean."""
+    pairs = list(zip(outputs, wanted, strict=True))
+    return {
+        "accuracy": statistics.fmean(one == other for one, other in pairs),
+        "edit distance": statistics.fmean(edits(one, other) for one, other in pairs),
+    }
 
 
 def ter(outputs: Sequence[str], wanted: Sequence[str]) -> float:

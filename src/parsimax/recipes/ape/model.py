@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +15,7 @@ from ..kit.output import Output
 from ..text.codec import EOS, PAD
 from ..text.seq2seq.model import Seq2Seq
 from ..text.seq2seq.transformer import reordered
+from .conserve import Penalty, Vocabulary
 from .layers import Attend, DecoderLayer, EncoderLayer, Projections, Shape, Think
 from .settings import Kind
 
@@ -38,25 +40,17 @@ def segments(source: Tensor) -> tuple[Tensor, Tensor]:
 
 @dataclass
 class PostState:
-    """What the decoder keeps; ``lowered`` (B, size) is taken off the log-probabilities, if anything is."""
+    """What the decoder keeps, and what words of neither text pay, if they do."""
 
     memory: Tensor
     allowed: Tensor
     caches: list[tuple[KeyValueCache, KeyValueCache]]
-    lowered: Tensor | None
+    penalty: Penalty | None
 
     def chosen(self, rows: Tensor) -> PostState:
         caches = [(reordered(own, rows), reordered(context, rows)) for own, context in self.caches]
-        lowered = None if self.lowered is None else self.lowered[rows]
-        return PostState(self.memory[rows], self.allowed[rows], caches, lowered)
-
-
-def outside(source: Tensor, size: int) -> Tensor:
-    """(B, size): 1 for tokens that are in neither text of a source, </s> never among them."""
-    found = torch.ones(len(source), size, device=source.device)
-    found.scatter_(1, source, 0.0)
-    found[:, EOS] = 0.0
-    return found
+        penalty = None if self.penalty is None else self.penalty.chosen(rows)
+        return PostState(self.memory[rows], self.allowed[rows], caches, penalty)
 
 
 class PostEditor(Seq2Seq):
@@ -70,7 +64,8 @@ class PostEditor(Seq2Seq):
         decoder: that of the decoder's self-attention.
         context: that of its attention to the encoder.
         output: that of the output, whose scores are by the embedding.
-        conserve: taken off the log-probability of tokens that are in neither text of the source.
+        conserve: taken off the log-probability of an output for each of its words that is in neither text.
+        pieces: what the numbers of the vocabulary are called; only ``conserve`` asks.
 
     Reference: Correia and Martins, A Simple and Effective Approach to Automatic Post-Editing with Transfer Learning,
     ACL 2019; for ``conserve``, Lopes et al., Unbabel's Submission to the WMT2019 APE Shared Task, WMT 2019.
@@ -86,9 +81,11 @@ class PostEditor(Seq2Seq):
         context: Choice,
         output: Choice,
         conserve: float = 0.0,
+        pieces: Sequence[str] = (),
     ) -> None:
         super().__init__()
-        self.shape, self.kind, self.conserve = shape, kind, conserve
+        self.shape, self.kind = shape, kind
+        self.conserve, self.vocabulary = conserve, Vocabulary(pieces)
         self.words = nn.Embedding(size, shape.width, PAD)
         self.places, self.texts = nn.Embedding(shape.positions, shape.width), nn.Embedding(2, shape.width)
         self.norm, self.dropout = nn.LayerNorm(shape.width, shape.eps), nn.Dropout(shape.dropout)
@@ -155,9 +152,9 @@ class PostEditor(Seq2Seq):
 
     def start(self, source: Tensor) -> PostState:
         memory, allowed = self.encode(source)
-        lowered = self.conserve * outside(source, self.words.num_embeddings) if self.conserve else None
+        penalty = Penalty.of(self.vocabulary, self.conserve, source) if self.conserve else None
         caches = [(KeyValueCache(), KeyValueCache(static=True)) for _ in self.decoder]
-        return PostState(memory, allowed, caches, lowered)
+        return PostState(memory, allowed, caches, penalty)
 
     def advance(self, tokens: Tensor, state: PostState) -> tuple[Tensor, PostState, Tensor]:
         """The attention is the last layer's, averaged over its heads."""
@@ -166,11 +163,12 @@ class PostEditor(Seq2Seq):
         for layer, caches in zip(self.decoder, state.caches, strict=True):
             x, seen = layer(x, state.memory, state.allowed, caches, weights=layer is self.decoder[-1])
         assert seen is not None
+        state.penalty = state.penalty and state.penalty.entered(tokens)
         return x[:, 0], state, seen.mean(1)[:, 0]
 
     def next_logs(self, hidden: Tensor, state: PostState) -> Tensor:
         logs: Tensor = self.output(hidden)
-        return logs if state.lowered is None else logs - state.lowered
+        return logs if state.penalty is None else logs - state.penalty.costs().to(logs)
 
     def hidden(self, source: Tensor, entered: Tensor) -> Tensor:
         memory, allowed = self.encode(source)

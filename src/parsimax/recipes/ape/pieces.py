@@ -32,7 +32,7 @@ class WordPieces(Codec):
         special = [tokenizer.token_to_id(name) for name in NAMES]
         if missing := [name for name, number in zip(NAMES, special, strict=True) if number is None]:
             raise DataError(f"the vocabulary has no {', '.join(missing)}: it is not that of a BERT")
-        rest = sorted(set(range(tokenizer.get_vocab_size())) - {*special})
+        rest = sorted({*tokenizer.get_vocab().values()} - {*special})
         self.order: list[int] = [*special, *rest]  # BERT's number of each of ours
         self._ours = {number: place for place, number in enumerate(self.order)}
 
@@ -53,11 +53,11 @@ class WordPieces(Codec):
             if words.is_file():
                 made = BertWordPieceTokenizer(str(words), lowercase=bert.get("do_lower_case", True))
                 return cls(made._tokenizer, bert)
-        except DataError:
-            raise
+        except DataError as error:
+            raise DataError(f"{folder}: {error}; give the folder of a BERT with its own vocabulary") from None
         except Exception as error:  # the library raises nothing narrower
-            raise DataError(f"{folder}: its vocabulary cannot be read: {error}") from None
-        raise DataError(f"{folder} has neither tokenizer.json nor vocab.txt")
+            raise DataError(f"{folder}: its vocabulary cannot be read: {error}; save or download it again") from None
+        raise DataError(f"{folder} has neither tokenizer.json nor vocab.txt; save the BERT's tokenizer there")
 
     @property
     def size(self) -> int:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import json
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import torch
+from lightning.pytorch.utilities import rank_zero_only
 
+from ..kit.pictures import curves, learned, save
 from ..kit.recipe import Answer, DataError, Evaluation
-from ..kit.runs import Run
+from ..kit.runs import Run, write
 from ..kit.show import progress
 from ..text.bert import folder_of, tiny
 from ..text.codec import EOS, Codec
@@ -24,8 +27,8 @@ from ..text.seq2seq.report import report as attention_report
 from ..text.seq2seq.transformer import Shape as PlainShape
 from . import bert, mistakes, triplets
 from .answers import answer, unread
-from .dual import DualSource
-from .figures import changes, quality
+from .dual import DualSource, densities
+from .figures import changes, nearness, quality
 from .layers import Shape
 from .model import PostEditor
 from .pieces import WordPieces
@@ -60,7 +63,9 @@ class Ape(TextRecipe[Query, Options]):
     def learn(self, settings: Settings, pairs: Pairs) -> WordPieces:
         if settings.model.bert != "tiny":
             folder = folder_of(settings.model.bert, bert.KEY)
-            return WordPieces.of_folder(folder, bert.config_of(folder))
+            known = WordPieces.of_folder(folder, bert.config_of(folder))
+            bert.check_vocabulary(known, folder)
+            return known
         texts = (text for source, edited in pairs for text in (*source.split("\t"), edited))
         codec = WordPieces.learn(texts, settings.data.vocabulary, settings.data.lowercase, {})
         codec.bert = bert.tiny_config(settings, codec.size)
@@ -69,22 +74,35 @@ class Ape(TextRecipe[Query, Options]):
     def build(self, settings: Settings, codec: Codec) -> Seq2Seq:
         assert isinstance(codec, WordPieces)
         own, conserve = settings.model, settings.search.conserve
-        mappings = (own.encoder, own.decoder, own.context, own.output, conserve)
+        last = (own.encoder, own.decoder, own.context, own.output, conserve, codec.tokens(range(codec.size)))
         if own.kind == "dual-source":
             plain = PlainShape(own.width, own.heads, own.layers, own.inner, own.dropout, own.attention_dropout)
-            return DualSource(codec.size, plain, *mappings)
+            return DualSource(codec.size, plain, *last)
         shape = Shape.of(codec.bert, own.dropout, own.attention_dropout)
         if settings.search.longest >= shape.positions:
             raise DataError(
                 f"search.longest={settings.search.longest} tokens: the BERT has {shape.positions} positions"
             )
-        return PostEditor(codec.size, shape, own.kind, *mappings)
+        return PostEditor(codec.size, shape, own.kind, *last)
 
     def start(self, settings: Settings, run: Run) -> PostEditing:
         train, val = self.pairs(settings, "train"), self.pairs(settings, "val")
+        triplets.check_test(settings.data)
         codec = self.learn(settings, train)
         codec.save(run.folder)
-        return self._task(settings, codec, train, val, self._weights(settings, codec, train))
+        task = self._task(settings, codec, train, val, self._weights(settings, codec, train))
+        self._count(settings, run, {"train": (len(train), len(task.batches)), "val": (len(val), len(task.val))})
+        return task
+
+    def _count(self, settings: Settings, run: Run, counts: dict[str, tuple[int, int]]) -> None:
+        """Say how many triplets are too long to be used, and keep it in the run."""
+        known = {split: {"triplets": all_, "too long": all_ - used} for split, (all_, used) in counts.items()}
+        write(run.folder / COUNTS, json.dumps(known, indent=1))
+        said = "; ".join(f"{one['triplets']} of {split}, {one['too long']} too long" for split, one in known.items())
+        limits = (
+            f"data.longest_source={settings.data.longest_source} and data.longest={settings.data.longest} for train"
+        )
+        rank_zero_only(print)(f"triplets: {said}, which are left out ({limits}, positions for both)", flush=True)
 
     def _weights(self, settings: Settings, codec: WordPieces, train: Pairs) -> Any:
         """The BERT that the model starts from; none for a model from scratch."""
@@ -140,6 +158,8 @@ class Ape(TextRecipe[Query, Options]):
         examples = Examples.of([pair for pair, fits in zip(pairs, read, strict=True) if fits], codec)
         at_once = isinstance(task.answering, PostEditor)
         found = evaluate(task.answering, codec, examples, settings.search, show, attention=at_once)
+        if isinstance(task.answering, DualSource):
+            found.figures.update(densities(task.answering, examples))
         answered = iter(found.outputs)
         rows = [
             next(answered) if fits else {"source": source, "wanted": codec.clean(target), "unread": True}
@@ -148,15 +168,23 @@ class Ape(TextRecipe[Query, Options]):
         for row in rows:
             row["source"], _, machine = row["source"].partition("\t")
             row["machine"] = codec.clean(machine)
-            row.setdefault("output", row["machine"])
+            if row.keys() & {"unread", "unfinished"}:  # as predict leaves it
+                row["output"] = row["machine"]
         machine, outputs, wanted = ([row[name] for row in rows] for name in ("machine", "output", "wanted"))
         nothing = {f"{name} doing nothing": value for name, value in quality(machine, wanted).items()}
         figures = {**quality(outputs, wanted), **nothing, **changes(machine, outputs, wanted)}
-        rest = {name: value for name, value in found.figures.items() if name not in figures}
+        figures |= nearness(outputs, wanted)
+        rest = {name: value for name, value in found.figures.items() if name not in (*figures, "BLEU")}
         return Evaluation({"triplets": len(rows), "not read": read.count(False), **figures, **rest}, rows)
 
     def quality(self, task: Any) -> tuple[str, str]:
         return "TER", "min"
+
+    def dials(self, settings: Settings) -> list[str]:
+        return [*super().dials(settings), CONSERVE]
+
+    def zeros(self, task: Any, figures: Mapping[str, Any], key: str) -> float | None:
+        return None if key == CONSERVE else super().zeros(task, figures, key)
 
     def report(self, task: Any, settings: Settings, run: Run, folder: Path) -> list[Path]:
         """Of the triplets that the model can read."""
@@ -167,9 +195,12 @@ class Ape(TextRecipe[Query, Options]):
             for source, target in self.pairs(settings, "val")
             if _fits(codec.source(source), codec.target(target), most)
         ]
-        whole = []
+        followed = ("loss", task.monitor)
         if isinstance(model, PostEditor):
-            whole = attention_report(model, codec, Examples.of(pairs, codec), settings.search, run, folder)
+            examples = Examples.of(pairs, codec)
+            whole = attention_report(model, codec, examples, settings.search, run, folder, followed)
+        else:
+            whole = [*save({"training": curves(run, *followed), "learned": learned(run)}, folder)]
         return [*whole, *report(model, codec, pairs, settings.search, run, folder)]
 
     def check(self, task: Any, query: Query, options: Options) -> None:
@@ -205,6 +236,8 @@ def _fits(source: list[int], target: list[int], most: int | None) -> bool:
     return max(first, len(source) - first + 1, len(target) + 1) <= most
 
 
+CONSERVE = "search.conserve"  # what can be set after training, beside numbers of mappings
+COUNTS = "triplets.json"  # in a run: triplets read, and left out
 LONGEST = 2048  # tokens that a model without positions of its own reads; memory grows with the square
 
 

@@ -18,8 +18,10 @@ from ..text.seq2seq.examples import Examples
 from ..text.seq2seq.model import Seq2Seq
 from ..text.seq2seq.recipe import Pairs
 from ..text.seq2seq.settings import Search
+from .dual import DualLayer, DualSource
 from .edits import edits
 from .model import PostEditor, segments
+from .task import written
 
 SHOWN = 30
 STYLE = """
@@ -50,6 +52,13 @@ KEY = (
     '<span class="delete">removed</span><span class="shift">moved</span></p>'
 )
 
+ATTENTION = "The bars are the share of the decoder's attention that each text gets."
+ADDED = (
+    "This model attends to each text by an attention of its own, whose weights sum to 1 whatever it sees: a share of "
+    "attention would always be a half. The bars are the share in length of what each of the two adds to the states."
+)
+REFERENCE = "They are taken while the decoder reads the post-edit by a person, token after token, not its own output."
+
 
 @torch.no_grad()
 def shares(model: PostEditor, examples: Examples) -> Tensor:
@@ -66,18 +75,42 @@ def shares(model: PostEditor, examples: Examples) -> Tensor:
     return torch.stack(found)
 
 
+@torch.no_grad()
+def added(model: DualSource, examples: Examples) -> Tensor:
+    """(layers, examples): of what both contexts add to the decoder's states, by length, the share of the source's."""
+    batch = examples.batch(range(len(examples)))
+    read = model.encode(batch.source)
+    places = torch.arange(batch.entered.shape[1]).expand_as(batch.entered)
+    x, real, found = model.embed(batch.entered, places), batch.wanted != PAD, []
+    for layer in model.decoder:
+        assert isinstance(layer, DualLayer)
+        own, _ = layer.own(x, causal=True)
+        first, _ = layer.context_source(own, read.memories[0], read.paddings[0])
+        both, _ = layer.context_machine(first, read.memories[1], read.paddings[1])
+        x = layer.think(both)
+        one, other = (first - own).norm(dim=-1), (both - first).norm(dim=-1)
+        share = one / (one + other).clamp_min(torch.finfo(one.dtype).tiny)
+        found.append((share * real).sum(1) / real.sum(1))
+    return torch.stack(found)
+
+
 def report(model: Seq2Seq, codec: Codec, pairs: Pairs, search: Search, run: Run, folder: Path) -> list[Path]:
-    """``edits.html`` in ``folder``; for a model that reads both texts at once, with the share that each gets."""
+    """``edits.html`` in ``folder``, with the share that each text gets of what the decoder looks at."""
     examples = Examples.of([pairs[index] for index in spread(len(pairs), SHOWN)], codec)
+    model.eval()
     found = decode(model, examples, search, lambda text: None)
     by_layer = shares(model, examples) if isinstance(model, PostEditor) else None
+    said = ATTENTION
+    if isinstance(model, DualSource):
+        by_layer, said = added(model, examples), ADDED
     parts = [f"<h1>Post-edits: {html.escape(str(run.folder))}</h1>", KEY]
     if by_layer is not None:
-        parts.append("<h2>Attention of the decoder, by layer: source (blue) and machine output (orange)</h2>")
+        parts.append("<h2>Where the decoder looks, by layer: source (blue) and machine output (orange)</h2>")
+        parts.append(f"<p>{said} {REFERENCE}</p>")
         parts.append(_table([(f"layer {number}", _bar(row.mean().item())) for number, row in enumerate(by_layer)]))
     for index, one in enumerate(found):
         source, _, machine = examples.texts[index][0].partition("\t")
-        output = codec.text(one.best.tokens)
+        output = written(codec, examples.texts[index][0], one)
         rows = [
             ("source", html.escape(source)),
             ("machine output", html.escape(codec.clean(machine))),

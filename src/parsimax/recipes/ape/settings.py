@@ -64,7 +64,10 @@ class Search(text.Search):
     average: bool = setting(True, "compare outputs by the mean log-probability of their tokens, not by the sum")
     exact_budget: int = setting(0, "prefixes that exact search may open for one output; 0 skips it", low=0)
     conserve: float = setting(
-        0.0, "taken off the log-probability of tokens that are in neither source nor machine output", low=0, later=True
+        0.0,
+        "taken off the log-probability for each word that is in neither source nor machine output",
+        low=0,
+        later=True,
     )
 
 

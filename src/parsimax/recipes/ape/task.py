@@ -12,10 +12,15 @@ from ..text.lengths import in_order, spread
 from ..text.seq2seq.evaluate import TOKENS
 from ..text.seq2seq.examples import Examples
 from ..text.seq2seq.model import Seq2Seq
-from ..text.seq2seq.search import beam
+from ..text.seq2seq.search import Found, beam
 from ..text.seq2seq.task import Seq2SeqTask
 from .figures import ter
 from .settings import Train
+
+
+def written(codec: Codec, source: str, found: Found) -> str:
+    """The post-edit as figures count it and `predict` gives it: where the search did not end, the machine output."""
+    return codec.text(found.best.tokens) if found.ended else codec.clean(source.partition("\t")[2])
 
 
 class PostEditing(Seq2SeqTask):
@@ -69,6 +74,7 @@ class PostEditing(Seq2SeqTask):
             indices = [chosen[place] for place in places]
             source = self.val.batch(indices).source.to(self.device)
             for index, found in zip(indices, beam(self.answering, source, 1, self.longest), strict=True):
-                outputs.append(self.codec.text(found.best.tokens))
-                wanted.append(self.codec.clean(self.val.texts[index][1]))
+                source_text, right = self.val.texts[index]
+                outputs.append(written(self.codec, source_text, found))
+                wanted.append(self.codec.clean(right))
         return {"TER": ter(outputs, wanted), "loss": loss}

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,7 +16,18 @@ from ..kit.output import attention_words
 from ..kit.recipe import DataError
 from ..kit.settings import SettingsError
 from ..kit.show import progress
-from ..text.bert import MASK, NAMES, check_loaded, check_weights, config_in, folder_of, tiny, word_pieces
+from ..text.bert import (
+    MASK,
+    NAMES,
+    check_loaded,
+    check_weights,
+    config_in,
+    folder_of,
+    loading,
+    quiet,
+    tiny,
+    word_pieces,
+)
 from .settings import Model, Settings
 
 KEY = "model.encoder"
@@ -57,15 +67,15 @@ def start(settings: Settings, texts: Sequence[str], classes: list[str]) -> Encod
     config_in(folder, KEY)
     check_weights(folder, KEY)
     torch.manual_seed(settings.train.seed)  # of the layer on top
-    with _told(folder):
+    with loading(folder, KEY):
         from transformers import AutoConfig, AutoModelForSequenceClassification
 
         config = AutoConfig.from_pretrained(folder, local_files_only=True, **heads)
-        words = {"use_safetensors": True, "local_files_only": True, "dtype": torch.float32, "output_loading_info": True}
-        model, info = AutoModelForSequenceClassification.from_pretrained(folder, config=config, **words)
-        inside = f"{model.base_model_prefix}."  # the layers on top, and a pooler before them, may begin at random
-        missing = [name for name in info["missing_keys"] if name.startswith(inside) and "pooler" not in name]
-        check_loaded(missing, folder, KEY)
+        words = {"use_safetensors": True, "local_files_only": True, "dtype": torch.float32}
+        words |= {"output_loading_info": True, "ignore_mismatched_sizes": True}
+        model, told = AutoModelForSequenceClassification.from_pretrained(folder, config=config, **words)
+        on_top = {name.partition(".")[0] for name, _ in model.named_parameters()} - {model.base_model_prefix}
+        check_loaded(told, folder, KEY, allowed=[*on_top, "pooler"])  # the layers on top may begin at random
         return Encoder(desparsify(model), _tokenizer(folder, model))
 
 
@@ -169,7 +179,7 @@ def kept(run: Path) -> Encoder:
     folder = run / KEPT
     if not folder.is_dir():
         raise SettingsError(f"{run} has no {KEPT}/: the run was killed before it read its data, or it was removed")
-    with _told(folder):
+    with loading(folder, KEY):
         from transformers import AutoConfig, AutoModelForSequenceClassification
 
         config = AutoConfig.from_pretrained(folder, local_files_only=True)
@@ -191,33 +201,3 @@ def put_mapping(model: Any, own: Model, steps: int | None = None) -> None:
     if isinstance(rate, float) and rate > 0 and ramp:
         words["rate"] = Linear(0.0, rate, ramp)
     sparsify(model, **words)
-
-
-@contextlib.contextmanager
-def _told(folder: Path) -> Iterator[None]:
-    """What transformers finds wrong with a folder, in a line that names it."""
-    try:
-        with quiet():
-            yield
-    except DataError:
-        raise
-    except Exception as error:  # that of a damaged file is of no kind of Python's own
-        first = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise DataError(f"{KEY}: {folder} cannot be loaded: {first}") from None
-
-
-@contextlib.contextmanager
-def quiet() -> Iterator[None]:
-    """transformers tells of layers that are new here, and of its progress: both are known."""
-    from transformers.utils import logging as theirs
-
-    logging: Any = theirs
-    level, bar = logging.get_verbosity(), logging.is_progress_bar_enabled()
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        logging.set_verbosity(level)
-        if bar:
-            logging.enable_progress_bar()

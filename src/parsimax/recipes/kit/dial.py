@@ -95,7 +95,7 @@ class Turn:
 
     values: dict[str, str]
     quality: float
-    zeros: float
+    zeros: float | None  # None where what is turned is no mapping's number
     pace: float
     figures: Mapping[str, Any] = field(repr=False)
 
@@ -120,7 +120,11 @@ class Sweep:
         """That with the most zeros of all whose quality is within ``tolerance``, a share, of the best."""
         best, room = self.best.quality, tolerance * abs(self.best.quality)
         near = [turn for turn in self.turns if abs(turn.quality - best) <= room]
-        return max(near, key=lambda turn: turn.zeros)
+        return max(near, key=lambda turn: turn.zeros or 0.0)
+
+    @property
+    def counts_zeros(self) -> bool:
+        return all(turn.zeros is not None for turn in self.turns)
 
     def moving(self) -> list[str]:
         """The keys that have more than one value, or all."""
@@ -173,13 +177,17 @@ def sweep(
 
 
 def table(sweep: Sweep) -> list[list[str]]:
-    head = [*sweep.turns[0].values, sweep.quality, "zeros", sweep.pace]
-    rows = [[*turn.values.values(), *map(_cell, (turn.quality, turn.zeros, turn.pace))] for turn in sweep.turns]
+    zeros = ["zeros"] if sweep.counts_zeros else []
+    head = [*sweep.turns[0].values, sweep.quality, *zeros, sweep.pace]
+    rows = [
+        [*turn.values.values(), *map(_cell, (turn.quality, *([turn.zeros] if zeros else []), turn.pace))]
+        for turn in sweep.turns
+    ]
     return [head, *rows]
 
 
-def _cell(value: float) -> str:
-    return f"{value:.4g}" if math.isfinite(value) else "–"
+def _cell(value: float | None) -> str:
+    return f"{value:.4g}" if value is not None and math.isfinite(value) else "–"
 
 
 def write(sweep: Sweep, split: str, trained: Mapping[str, Any], folder: Path) -> list[Path]:
@@ -192,7 +200,8 @@ def write(sweep: Sweep, split: str, trained: Mapping[str, Any], folder: Path) ->
     writer.writerow([*keys, "zeros of the mapping", *figures])
     for turn in sweep.turns:
         cells = [_plain(turn.figures.get(key, "")) for key in figures]
-        writer.writerow([*(turn.values[key] for key in keys), turn.zeros, *cells])
+        zeros = "" if turn.zeros is None else turn.zeros
+        writer.writerow([*(turn.values[key] for key in keys), zeros, *cells])
     path = folder / FOLDER / f"{name}.csv"
     durable.replace(path, text.getvalue().encode())
     return [path, *save({name: picture(sweep, trained)}, folder / FOLDER)]
@@ -205,7 +214,9 @@ def _plain(value: Any) -> Any:
 
 
 def picture(sweep: Sweep, trained: Mapping[str, Any]) -> Any:
-    """Quality and pace over the measured share of zeros; each point has its value, that of the training is ringed."""
+    """Quality and pace over the measured share of zeros, or over the value where that is not a mapping's; each point
+    has its value, that of the training is ringed.
+    """
     from matplotlib.figure import Figure
 
     figure = Figure((9, 3.6), layout="constrained")
@@ -214,24 +225,31 @@ def picture(sweep: Sweep, trained: Mapping[str, Any]) -> Any:
     quality = [turn.quality for turn in sweep.turns]
     pace = [turn.pace for turn in sweep.turns]
     for axes, name, values in zip(figure.subplots(1, 2), (sweep.quality, sweep.pace), (quality, pace), strict=True):
-        points = [(turn.zeros, value, turn) for turn, value in zip(sweep.turns, values, strict=True)]
+        points = [(_place(turn, keys), value, turn) for turn, value in zip(sweep.turns, values, strict=True)]
         points = sorted((point for point in points if math.isfinite(point[1])), key=lambda point: point[0])
-        axes.plot([zeros for zeros, _, _ in points], [value for _, value, _ in points], marker="o", markersize=4)
-        for zeros, value, turn in points:
+        axes.plot([at for at, _, _ in points], [value for _, value, _ in points], marker="o", markersize=4)
+        for at, value, turn in points:
             said = ", ".join(dict.fromkeys(turn.values[key] for key in keys))
-            axes.annotate(said, (zeros, value), textcoords="offset points", xytext=(3, 5), fontsize=7)
+            axes.annotate(said, (at, value), textcoords="offset points", xytext=(3, 5), fontsize=7)
             if turn in own:
-                axes.plot([zeros], [value], "o", markersize=11, fillstyle="none", color="tab:red")
-        axes.set(xlabel="share of exact zeros, measured", ylabel=name)
+                axes.plot([at], [value], "o", markersize=11, fillstyle="none", color="tab:red")
+        axes.set(xlabel="share of exact zeros, measured" if sweep.counts_zeros else keys[0], ylabel=name)
     figure.suptitle(f"{', '.join(keys)} at the points{'; ringed: as trained' if own else ''}", fontsize=9)
     return figure
 
 
+def _place(turn: Turn, keys: list[str]) -> float:
+    return float(turn.values[keys[0]]) if turn.zeros is None else turn.zeros
+
+
 def spoken(sweep: Sweep, tolerance: float) -> Sequence[str]:
-    """The sentence that says where to leave the dial."""
+    """The sentences that say where to leave the dial."""
     best, chosen = sweep.best, sweep.sparsest(tolerance)
+    first = f"best {sweep.quality}: {_cell(best.quality)} at {sweep.named(best)}"
+    if not sweep.counts_zeros:
+        return [first]
     return [
-        f"best {sweep.quality}: {_cell(best.quality)} at {sweep.named(best)}",
+        first,
         f"sparsest within {100 * tolerance:g} % of it: {sweep.named(chosen)}, {sweep.quality} {_cell(chosen.quality)}, "
         f"{_cell(chosen.zeros)} of the weights are exactly 0",
     ]

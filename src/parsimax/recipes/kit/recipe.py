@@ -166,8 +166,8 @@ class Recipe(ABC, Generic[S, T, Q, O]):
         """The figure of an evaluation that says what is better, whatever the mapping; and "max" or "min"."""
         return task.monitor, task.mode
 
-    def zeros(self, task: T, figures: Mapping[str, Any], key: str) -> float:
-        """The measured share of exact zeros of the mapping that the setting ``key`` belongs to."""
+    def zeros(self, task: T, figures: Mapping[str, Any], key: str) -> float | None:
+        """The measured share of exact zeros of the mapping that the setting ``key`` belongs to; None if to none."""
         return float(figures["zeros"])
 
     def read(self, task: T, line: str, options: O) -> Q:

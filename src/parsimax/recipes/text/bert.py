@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -53,11 +54,63 @@ def check_weights(folder: Path, key: str) -> None:
         raise DataError(f"{key}: {folder} has no {WEIGHTS[0]} (weights are read from safetensors only): {there}")
 
 
-def check_loaded(missing: Sequence[str], folder: Path, key: str) -> None:
-    """DataError if weights that a model of this config has are not in the folder: they would begin at random."""
-    if missing:
-        some = ", ".join(sorted(missing)[:3]) + (f" and {len(missing) - 3} more" if len(missing) > 3 else "")
-        raise DataError(f"{key}: the weights in {folder} have no {some}; they are not those of its config.json")
+def check_loaded(told: Mapping[str, Any], folder: Path, key: str, allowed: Collection[str] = ()) -> None:
+    """DataError if weights do not fit the model: what they lack, or have in another shape, would begin at random.
+
+    Args:
+        told: by ``from_pretrained(…, output_loading_info=True, ignore_mismatched_sizes=True)``, beside the model.
+        folder: where the weights are from.
+        key: the setting that names the folder.
+        allowed: parts of names between dots that may begin at random, such as ``classifier`` and ``pooler``.
+    """
+
+    def counted(name: str) -> bool:
+        return not {*name.split(".")} & {*allowed}
+
+    lost = sorted(filter(counted, told["missing_keys"]))
+    shapes = sorted((name, tuple(has), tuple(asks)) for name, has, asks in told["mismatched_keys"] if counted(name))
+    wrong = [f"have {name} of {has}, where it asks for {asks}" for name, has, asks in shapes[:1]]
+    if lost:
+        some = ", ".join(lost[:3]) + (f" and {len(lost) - 3} more" if len(lost) > 3 else "")
+        wrong.append(f"lack {some}")
+    if wrong:
+        raise DataError(
+            f"{key}: the weights in {folder} do not fit its config.json: they {'; they '.join(wrong)}. They are of "
+            f"another model, or of fewer layers; give a folder whose config.json and weights were saved together"
+        )
+
+
+@contextlib.contextmanager
+def loading(folder: Path, key: str) -> Iterator[None]:
+    """What transformers finds wrong with a folder becomes a DataError that names it; what it tells is not shown."""
+    try:
+        with quiet():
+            yield
+    except DataError:
+        raise
+    except Exception as error:  # that of a damaged file is of no kind of Python's own
+        first = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise DataError(
+            f"{key}: {folder} cannot be loaded, its files are damaged or do not fit one another: {first}; "
+            f"save or download it again"
+        ) from None
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """transformers tells of layers that are new here, and of its progress: both are known."""
+    from transformers.utils import logging as theirs
+
+    logging: Any = theirs
+    level, bar = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(level)
+        if bar:
+            logging.enable_progress_bar()
 
 
 def word_pieces(texts: Iterable[str], size: int, lowercase: bool) -> Any:

@@ -59,11 +59,12 @@ def evaluate(
         figures |= proved(model, examples, search, found, show)
     figures["next tokens a step"] = next_tokens(model, examples)
     figures |= attention_figures(model, codec, examples) if attention else {}
-    rows = (
+    rows = [
         {"source": source, "wanted": right, "output": text, "probability": one.best.probability, "proved": one.exact}
+        | ({} if one.ended else {"unfinished": True})
         for (source, _), right, text, one in zip(examples.texts, wanted, outputs, found, strict=True)
-    )
-    return Evaluation(figures, list(rows))
+    ]
+    return Evaluation(figures, rows)
 
 
 def decode(model: Seq2Seq, examples: Examples, search: Search, show: Callable[[str], None]) -> list[Found]:

@@ -103,7 +103,7 @@ class TextRecipe(Recipe[Any, Seq2SeqTask, Q, O]):
         """That of the outputs: losses of different mappings do not compare."""
         return "accuracy", "max"
 
-    def zeros(self, task: Seq2SeqTask, figures: Mapping[str, Any], key: str) -> float:
+    def zeros(self, task: Seq2SeqTask, figures: Mapping[str, Any], key: str) -> float | None:
         """Of the attention that the setting belongs to, or of the output's next tokens."""
         place = key.split(".")[-2]
         if place == "output":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +20,20 @@ from .settings import Search
 SHOWN = 12  # examples on the page
 
 
-def report(model: Seq2Seq, codec: Codec, examples: Examples, search: Search, run: Run, folder: Path) -> list[Path]:
-    """The curves of training, density and α per head, diversity of heads, and ``attention.html`` with all of them."""
-    pictures = save(drawn(model, codec, examples, run), folder)
+def report(
+    model: Seq2Seq,
+    codec: Codec,
+    examples: Examples,
+    search: Search,
+    run: Run,
+    folder: Path,
+    followed: Sequence[str] = ("loss", "accuracy"),
+) -> list[Path]:
+    """The curves of training, density and α per head, diversity of heads, and ``attention.html`` with all of them.
+
+    ``followed`` are the figures of validations that are drawn as curves.
+    """
+    pictures = save(drawn(model, codec, examples, run, followed), folder)
     shown, captions = both(model, codec, examples, search)
     page = folder / "attention.html"
     write_report(
@@ -36,11 +48,11 @@ def report(model: Seq2Seq, codec: Codec, examples: Examples, search: Search, run
     return [*pictures, page]
 
 
-def drawn(model: Seq2Seq, codec: Codec, examples: Examples, run: Run) -> dict[str, Any]:
+def drawn(model: Seq2Seq, codec: Codec, examples: Examples, run: Run, followed: Sequence[str]) -> dict[str, Any]:
     """The figures that have something to show."""
     recording = recorded(model, codec, examples)
     heads = measures(recording)
-    found = {"training": curves(run, "loss", "accuracy"), "density": figures.density(recording)}
+    found = {"training": curves(run, *followed), "density": figures.density(recording)}
     if any(head.alpha is not None for head in heads):
         found["alpha"] = figures.alpha(recording)
     found["learned"] = learned(run)
