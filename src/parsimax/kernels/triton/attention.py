@@ -118,7 +118,7 @@ def attention_fwd(
     index = new((*lead, cap), dtype=torch.int32)
     if out.numel() and plan.S:
         live, by_head, by_tile = plan.live(index)
-        kernels.forward[(plan.tiles, plan.B * plan.H)](
+        kernels.forward[(plan.tiles * plan.B * plan.H,)](
             plan.q, plan.k, plan.v, plan.mask, plan.alpha, drop, out, state, live,
             *plan.q.stride()[:3], *plan.k.stride()[:3], *plan.v.stride()[:3], *plan.more, by_head, by_tile,
             plan.H, plan.L, plan.S, scale, rescale, KEEP=keep, **plan.options(),
@@ -161,11 +161,11 @@ def attention_bwd(
     sizes = (plan.q, plan.k, plan.v, g)
     places = (*(x for t in sizes for x in t.stride()[:3]), *plan.more, by_head, by_tile)
     given = (*sizes, plan.mask, plan.alpha, drop, state, live)
-    kernels.queries[(plan.tiles, plan.B * plan.H)](
+    kernels.queries[(plan.tiles * plan.B * plan.H,)](
         *given, dq, facts, dalpha, dmask if by_mask else None, *places, plan.H, plan.L, plan.S, scale, rescale,
         BY_ALPHA=alpha is not None, BY_MASK=by_mask, **plan.options(),
     )  # fmt: skip
-    kernels.keys[(plan.blocks, plan.B * plan.KVH)](
+    kernels.keys[(plan.blocks * plan.B * plan.KVH,)](
         *given, facts, dk, dv, *places, plan.KVH, plan.L, plan.S, scale, rescale, **plan.options()
     )
     return dq, dk, dv, dalpha, dmask
