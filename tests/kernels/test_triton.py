@@ -10,12 +10,14 @@ from argparse import Namespace
 from pathlib import Path
 
 import pytest
+import torch
 
 import interpreted
 from parsimax import cli
 from parsimax.bench import tune
 from parsimax.kernels import triton
 from parsimax.kernels.triton import launch
+from parsimax.kernels.triton import table as launch_table
 
 pytestmark = [
     pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed"),
@@ -90,7 +92,10 @@ def test_what_was_tuned_is_what_is_launched(tmp_path):
     ran = command("tune", "--device", "interpreter", "--out", str(out))
     assert ran.returncode == 0, ran.stdout + ran.stderr
     table = json.loads(out.read_text())
-    assert {*table} == {"scores", "tile", "attention"} and {*table["scores"]} == {"light", "heavy"}
+    assert {*table} == {"scores", "tile", "attention"} and {*table["scores"]} == {*table["tile"]} == {*launch.SCORES}
+    for kind in launch.SCORES:  # both ways to take a row were tried at a length where choices differ
+        said = ran.stdout.partition(f"{kind}, rows of")[2]
+        assert "held" in said and "by tiles of" in said, kind
     table["scores"]["light"], table["attention"]["64, 2, False"] = 2, [128, 32, 8, 3]
     out.write_text(json.dumps(table))
     code = "from parsimax import info\nfrom parsimax.kernels.triton import launch\n"
@@ -111,8 +116,63 @@ def test_what_is_built_in_is_among_what_is_tried(monkeypatch):
         for dim in (32, 64, 128, 256):
             if dim <= widest:
                 assert {tuple(launch.attention(dim, size, heavy)) for heavy in (False, True)} <= {*tune.BLOCKS}, dim
+    assert {*launch.SCORES} == {*tune.SCORES} == {*tune.CALLS} == {*launch_table.KINDS}
     assert {launch.SCORES[kind] in tune.SCORES[kind] for kind in tune.SCORES} == {True}
     assert {*launch.TILE.values()} <= {*tune.TILES}
+
+
+def test_tuning_tells_choices_apart(monkeypatch):
+    """Of choices that launch the same one is timed; what is chosen has the least times at all limits together."""
+    held = {4: 1.0, 8: 1.1, 16: 9.0, 32: 9.0}  # by the scores a thread holds; by tiles it takes 2
+
+    def tried(name, call, inputs, way, true):
+        timed.append((inputs[0].shape[-1], launch.rows(inputs[0].shape[-1], "light")))
+        n, table = timed[-1]
+        return held[n // 1024] if table.one else 2.0
+
+    timed = []
+    monkeypatch.setattr(tune, "tried", tried)
+    monkeypatch.setattr(tune, "truth", lambda call, inputs: None)
+    monkeypatch.setattr(tune, "NUMBERS", 1)
+    monkeypatch.setattr(tune, "FEW", 1)
+    monkeypatch.setitem(launch.SCORES, "light", 16)
+    lengths = [1024 * choice for choice in tune.SCORES["light"]]
+    found = tune.fastest_rows("light", launch.SCORES, tune.SCORES["light"], lengths, torch.device("cpu"), False)
+    assert found == launch.SCORES["light"] == 8
+    assert len(timed) == len(set(timed)) < len(lengths) * len(tune.SCORES["light"])
+    assert {n for n, _ in timed} == {*lengths}
+
+
+def test_tuning_a_cpu_is_refused():
+    with pytest.raises(ValueError, match="run on a GPU, not on cpu; give --device cuda, or interpreter"):
+        tune.run(Namespace(device="cpu", out=None))
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[1]", "it holds [1], not an object of objects"),
+        ('{"tile": 3}', "not an object of objects called scores, tile, attention"),
+        ('{"tiles": {}}', "it has 'tiles'; there are scores, tile, attention"),
+        ('{"tile": {"light": "x"}}', "tile, 'light' is 'x', not a power of 2 from 16 on"),
+        ('{"scores": {"light": 3}}', "scores, 'light' is 3, not a power of 2 from 1 on"),
+        ('{"scores": {"fast": 4}}', "scores has 'fast'; there are light, heavy, ordered"),
+        ('{"attention": {"64": [16, 16, 4, 1]}}', "attention has '64'; a key is"),
+        ('{"attention": {"64, 2, False": [16, 16]}}', "not the four numbers BM, BN, warps, stages"),
+        ('{"attention": {"64, 2, False": [16, 8, 4, 1]}}', "has BN = 8, not a power of 2"),
+        ("[", "Expecting value"),
+    ],
+)
+def test_a_file_that_is_no_table_is_refused(text, said, tmp_path, monkeypatch):
+    file = tmp_path / "table.json"
+    file.write_text(text)
+    monkeypatch.setenv(launch_table.VARIABLE, str(file))
+    with pytest.raises(ValueError) as raised:
+        launch_table.read()
+    assert str(raised.value).startswith(f"{file} is no launch table: ") and said in str(raised.value)
+    assert "remove it, then `parsimax tune` writes a new one" in launch_table.words()
+    file.write_text('{"scores": {"light": 8}, "attention": {"64, 2, False": [128, 32, 8, 3]}}')
+    assert launch_table.read()["scores"] == {"light": 8} and launch_table.words() == f"measured, {file}"
 
 
 def test_tuning_needs_triton(monkeypatch):
