@@ -59,7 +59,7 @@ def test_the_selftest_runs_in_the_interpreter_and_writes_its_report(tmp_path):
     ):
         assert any(part in name for name in names), part
     assert all(result["error"] <= 1 and result["repeats"] for result in report["results"])
-    # What the declaration of the CPU, whose place Triton takes in the interpreter, does not have is left to the formula.
+    # In the interpreter Triton takes the place of the CPU's kernels, whose declaration leaves this to the formula.
     others = {result["name"] for result in report["results"] if result["back_end"] != "triton"}
     assert others == {"linear_entmax_loss, soft targets, 33"}
     assert {name.partition(" over")[0] for name in names if "over plateaus" in name} > {*selftest.MAPPINGS}

@@ -115,7 +115,7 @@ def wrong(case: Case, device: torch.device) -> str | None:
     return None if off <= TOLERANCE[case.inputs[0].dtype] else f"off by {off:.2e}"
 
 
-def milliseconds(call: Callable[[], None], device: torch.device) -> float:
+def milliseconds(call: Callable[[], Any], device: torch.device) -> float:
     if device.type != "cuda":
         began = time.perf_counter()
         call()

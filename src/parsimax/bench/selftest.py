@@ -40,7 +40,7 @@ class Public:
     function: str
     options: dict[str, Any] = field(default_factory=dict)
     names: tuple[str, ...] = ()
-    after: Call = lambda out: out  # noqa: E731
+    after: Call = lambda out: out
 
     def given(self, inputs: tuple[Tensor, ...]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         there = {
@@ -159,7 +159,7 @@ def mapping_checks(rows: int, lengths: tuple[int, ...], dtypes: tuple[torch.dtyp
         x = torch.randn(rows, n, generator=torch.Generator().manual_seed(n))
         yield Check(f"entmax, learned, {n}", Public("entmax"), (x, alpha), torch.float32, 1e-4, sums=True)
         yield from plateau_checks(rows, n)
-        dense = Public("support", {"alpha": 1.5}, after=lambda found, n=n: _dense(found, n))  # type: ignore[misc]
+        dense = Public("support", {"alpha": 1.5}, after=lambda found, n=n: _dense(found, n))
         x = hostile(rows, n, n + 1, ties=False)[4:]
         yield Check(f"support, {n}", dense, (x,), torch.float32, 2e-5, sums=True, zeros=True)
 
@@ -172,7 +172,7 @@ def _dense(found: Any, n: int) -> Tensor:
 def plateau_checks(rows: int, n: int) -> Iterator[Check]:
     """Of values alone: a gradient jumps where a score crosses the threshold."""
     half, two = plateaus(rows, n, 1.5, n), plateaus(rows, n, 2.0, n)
-    inputs = {name: half for name in MAPPINGS} | dict.fromkeys(("sparsemax", "sparsehourglass", "topk_sparsemax"), two)
+    inputs = dict.fromkeys(MAPPINGS, half) | dict.fromkeys(("sparsemax", "sparsehourglass", "topk_sparsemax"), two)
     inputs |= {"sparsegen": 0.8 * two, "normmax": half * (1 - 1 / 1.7), "budget_sparsemax": two}
     for name, x in inputs.items():
         options = {"budget": 1.0} if name == "budget_sparsemax" else MAPPINGS[name]

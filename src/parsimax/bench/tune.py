@@ -10,6 +10,7 @@ import math
 import statistics
 from argparse import Namespace
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -71,14 +72,14 @@ def milliseconds_of(call: Run, inputs: list[Tensor], way: str) -> float:
     """The median of several runs."""
     device = inputs[0].device
     runs = RUNS if device.type == "cuda" else 1
+    run: Callable[[], Any]
     if way == "both":
-        run = lambda: both_ways(lambda *given: call([*given]), inputs)  # noqa: E731
+        run = partial(both_ways, lambda *given: call([*given]), inputs)
     elif way == "forward":
-        run = lambda: call(inputs)  # noqa: E731
+        run = partial(call, inputs)
     else:
         out = call(inputs)
-        g = torch.ones_like(out)
-        run = lambda: torch.autograd.grad(out, inputs[0], g, retain_graph=True)  # noqa: E731
+        run = partial(torch.autograd.grad, out, inputs[0], torch.ones_like(out), retain_graph=True)
     return statistics.median(milliseconds(run, device) for _ in range(runs))
 
 
@@ -173,7 +174,8 @@ def attention_table(device: torch.device, tiny: bool) -> dict[str, list[int]]:
                 qkv = [torch.randn(shape).to(device, dtype).requires_grad_() for _ in range(3)]
 
                 def attend(qkv: list[Tensor], alpha: float = 1.3 if heavy else 1.5) -> Tensor:
-                    return parsimax.entmax_attention(*qkv, alpha=alpha, is_causal=True)
+                    q, k, v = qkv
+                    return parsimax.entmax_attention(q, k, v, alpha=alpha, is_causal=True)
 
                 true, times = truth(attend, qkv), {}
                 for choice in BLOCKS[:2] if tiny else BLOCKS:
@@ -195,8 +197,8 @@ def run(options: Namespace) -> int:
     device = prepared(options.device)
     if not tiny and device.type != "cuda":
         raise ValueError(
-            f"tune: launch tables are of the Triton kernels, which run on a GPU, not on {device.type}; give --device cuda, "
-            f"or {INTERPRETER} to see that the command works"
+            f"tune: launch tables are of the Triton kernels, which run on a GPU, not on {device.type}; give "
+            f"--device cuda, or {INTERPRETER} to see that the command works"
         )
     out = Path(options.out) if options.out else table.path()
     if out is None:

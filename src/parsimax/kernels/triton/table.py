@@ -52,7 +52,7 @@ def problem(table: Any) -> str | None:
         for key, value in part.items():
             if name == "attention":
                 if not re.fullmatch(r"\d+, [24], (True|False)", key):
-                    return f"attention has {key!r}; a key is the size of heads, the bytes of a number, and whether α is any"
+                    return f"attention has {key!r}; a key is a head size, the bytes of a number, and whether α is any"
                 if not isinstance(value, list) or len(value) != len(BLOCKS):
                     return f"attention, {key!r} is {value!r}, not the four numbers {', '.join(BLOCKS)}"
                 given = zip(BLOCKS.items(), value, strict=True)
