@@ -21,9 +21,10 @@ T = TypeVar("T")
 
 def has_float64(device: torch.device) -> bool:
     """MPS has none, and of Intel's GPUs not all do."""
-    if device.type == "xpu":
+    kind = device.type
+    if kind == "xpu":
         return bool(getattr(torch.xpu.get_device_properties(device), "has_fp64", True))
-    return device.type != "mps"
+    return kind != "mps"
 
 
 def work_dtype(device: torch.device) -> torch.dtype:

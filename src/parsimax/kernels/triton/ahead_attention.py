@@ -53,7 +53,7 @@ class Case(NamedTuple):
 
 def _case(case: Case) -> Iterator[Job]:
     type_, x, by = case.type_, case.x, case.kind == "α"
-    table = launch.attention(case.dim, BYTES[type_], by, case.drops)
+    table = launch.attention(case.dim, BYTES[type_], by, case.drops or case.group > 1)
     used = case.used or case.dim
     constants: dict[str, Any] = {"GROUP": case.group, "CAUSAL": case.causal, "MASK": case.mask, "BM": table.BM}
     constants |= {"KIND": KINDS[case.kind].value, "BN": table.BN, "D": case.dim, "DIM": used, "DV": case.dim}

@@ -49,7 +49,9 @@ class Plan:
         self.alpha = q if alpha is None else alpha
         self.more = (*strides(mask, 4), *strides(alpha, 3))
         kind = KINDS[value] if fixed else steps.ANY
-        self.table = launch.attention(max(dim, dimv), q.element_size(), kind == steps.ANY, dropout > 0)
+        self.table = launch.attention(
+            max(dim, dimv), q.element_size(), kind == steps.ANY, dropout > 0 or self.H != self.KVH
+        )
         self.tiles, self.blocks = -(-self.L // self.table.BM), -(-self.S // self.table.BN)
         self.shape = {
             "GROUP": self.H // max(1, self.KVH),
