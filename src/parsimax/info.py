@@ -1,4 +1,4 @@
-"""``python -m parsimax.info``: versions, and which kernels run for which function on a CPU in float32."""
+"""``python -m parsimax.info``: versions, what each back end has, and which kernels run on a CPU in float32."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 from . import __version__, _public, structured
 from ._explain import choice, reasons
 from .kernels import dispatch, library, triton
-from .kernels.backends import LEAN, PLAIN, TORCH, near
+from .kernels.backends import BACKENDS, LEAN, PLAIN, TORCH, Backend, near
 from .kernels.triton import table
 from .mappings import REGISTRY
 
@@ -40,6 +40,14 @@ def _row(name: str, args: tuple[Any, ...]) -> str:
     return f"{name:22} {choice(request, asked):8} {why}".rstrip()
 
 
+def _of(backend: Backend) -> str:
+    """What its declaration says, on whichever machine."""
+    without = [name for name in _samples() if name not in backend.serves]
+    state = "cannot be used here" if backend.problem else "ready"
+    lacks = f", none for {', '.join(without)}" if without else ""
+    return f"{backend.name:8} {backend.device:8} {state}: kernels for {len(backend.serves)} functions{lacks}"
+
+
 def text() -> str:
     lines = [
         f"python             {platform.python_version()}",
@@ -53,7 +61,10 @@ def text() -> str:
         f"threads            {torch.get_num_threads()}",
         f"PARSIMAX_KERNELS   {os.environ.get('PARSIMAX_KERNELS', 'not set, so auto')}",
         "",
-        f"{'function':22} {'runs on':8} why not on another",
+        f"{'back end':8} {'device':8} what it has",
+        *map(_of, BACKENDS.values()),
+        "",
+        f"{'function':22} {'runs on':8} why not on another, on a CPU in float32",
     ]
     return "\n".join([*lines, *(_row(name, args) for name, args in _samples().items())])
 

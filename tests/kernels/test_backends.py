@@ -308,6 +308,17 @@ def test_info_lists_every_function_with_a_choice_and_no_other():
     assert "set_step" not in rows and "replace_attention" not in rows
 
 
+def test_info_has_a_row_for_every_back_end():
+    """On a machine without a GPU too: what a declaration says does not depend on the machine."""
+    lines = info.text().splitlines()
+    for backend in backends.BACKENDS.values():
+        (row,) = (line for line in lines if line.split()[:2] == [backend.name, backend.device])
+        said = "cannot be used here" if backend.problem else "ready"
+        assert f"{said}: kernels for {len(backend.serves)} functions" in row
+        lacking = row.partition(", none for ")[2].split(", ")
+        assert {*lacking} - {""} == {*info._samples()} - {*backend.serves}
+
+
 def test_the_grid_has_every_function_with_a_choice():
     structures = {"sparsemap", "structured_topk"}  # tests/structured
     assert {*info._samples()} - structures <= {function for function, _, _ in CALLS.values()}

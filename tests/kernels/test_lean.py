@@ -11,10 +11,11 @@ import torch
 
 import parsimax
 from functions import LOSSES, MAPPINGS
-from parsimax import info
-from parsimax.engine import sums
+from parsimax import info, structured
+from parsimax.engine import precision, sums
 from parsimax.engine.precision import formula_dtype
 from parsimax.kernels import backends, dispatch
+from parsimax.structured.topk import listed
 from sweep import (
     ALPHAS,
     budget_rows,
@@ -148,24 +149,108 @@ def test_the_backward_pass_keeps_to_the_choice_of_the_forward_pass():
     assert all(map(torch.equal, inside, outside))
 
 
-def test_nothing_on_the_way_is_float64(lean):
-    """MPS would refuse it."""
+class Seen(torch.utils._python_dispatch.TorchDispatchMode):
+    """Raises where float64 is made, of ``least`` numbers or more; not while ``away`` is true."""
 
-    class Seen(torch.utils._python_dispatch.TorchDispatchMode):
-        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-            out = func(*args, **(kwargs or {}))
-            for t in out if isinstance(out, (tuple, list)) else [out]:
-                if isinstance(t, torch.Tensor) and t.dtype == torch.float64 and t.dim() and t.shape[-1] > 1:
-                    raise AssertionError(f"{func} made {tuple(t.shape)} numbers of float64")
-            return out
+    def __init__(self, least):
+        super().__init__()
+        self.least, self.away = least, False
 
-    x = torch.randn(3, 40, requires_grad=True)
-    v = torch.randn(40, 4)
-    with Seen():
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        out = func(*args, **(kwargs or {}))
+        for t in out if isinstance(out, (tuple, list)) else [out]:
+            made = isinstance(t, torch.Tensor) and t.dtype == torch.float64 and not self.away
+            if made and t.untyped_storage().nbytes() >= 8 * self.least:  # an expanded view holds no more
+                raise AssertionError(f"{func} made {tuple(t.shape)} numbers of float64")
+        return out
+
+
+ROWS, N = 3, 40
+HALF = torch.arange(ROWS * N).view(ROWS, N).remainder(2).float()  # several labels a row
+LOSSES_IN_FLOAT32 = {
+    "classes": lambda x, y: parsimax.entmax_loss(x, y, 1.3),
+    "smoothed": lambda x, y: parsimax.entmax15_loss(x, y, label_smoothing=0.1),
+    "weighted": lambda x, y: parsimax.sparsemax_loss(x, y, weight=torch.linspace(0, 1, N)),
+    "target probabilities": lambda x, y: parsimax.entmax_loss(x, HALF / HALF.sum(-1, keepdim=True)),
+    "fenchel_young_loss": lambda x, y: parsimax.fenchel_young_loss(x, y, "sparsegen", lam=0.3),
+    "log_entmax": lambda x, y: parsimax.log_entmax(x, floor=1e-3),
+    **{
+        f"multilabel_loss, {name}": lambda x, y, name=name: parsimax.multilabel_loss(x, HALF, name)
+        for name in ("sparsemax", "softmax", "entmax", "sigsoftmax", "sparsehourglass")
+    },
+    "linear_entmax_loss": lambda x, y: parsimax.linear_entmax_loss(x, x.detach()[:, :N].repeat(9, 1), y),
+}
+
+
+@pytest.mark.parametrize("absent", [True, False], ids=["no float64", "slow float64"])
+def test_nothing_on_the_way_is_float64(absent, lean, monkeypatch):
+    """MPS would refuse it. Where it is merely slow, parameters and one number a row or class may be."""
+    if absent:
+        monkeypatch.setattr(precision, "has_float64", lambda device: False)
+    x = torch.randn(ROWS, N, requires_grad=True)
+    y, v = torch.arange(ROWS), torch.randn(N, 4)
+    with Seen(0 if absent else N + 1):
         for entry in parsimax.mappings.REGISTRY.values():
             more = () if entry.setting is None else (entry.setting.example,)
             torch.autograd.grad(entry.function(x, *more).square().sum(), x)
         torch.autograd.grad(parsimax.entmax_attention(x[:, :4], v, v, attn_mask=x).sum(), x)
+        for loss in LOSSES_IN_FLOAT32.values():
+            torch.autograd.grad(loss(x, y).sum(), x)
+
+
+@pytest.fixture
+def elsewhere(monkeypatch):
+    """A CPU that passes for a device without float64: only what was sent away may compute in it."""
+    seen = Seen(0)
+    monkeypatch.setattr(precision, "has_float64", lambda device: False)
+    whole = precision.moved
+
+    def moved(thing, device, narrow=False):
+        out, seen.away = whole(thing, device, narrow), not narrow
+        return out
+
+    monkeypatch.setattr(precision, "moved", moved)
+    return seen
+
+
+SLOPES, NET = torch.linspace(-2, 2, 8), [torch.linspace(-1, 1, 5), torch.linspace(-2, 2, 5), torch.zeros(5)]
+IN_FLOAT64 = {
+    "plif": lambda x: parsimax.plif(x, SLOPES),
+    "plif_inverse": lambda x: parsimax.plif_inverse(x, SLOPES),
+    "monotonic": lambda x: parsimax.monotonic(x, *NET),
+    "monotonic_inverse": lambda x: parsimax.monotonic_inverse(x.sigmoid(), *NET),
+    "sparsemap": lambda x: parsimax.sparsemap(x, structured.Assignment()).marginals,
+    "sparsemap, bits": lambda x: parsimax.sparsemap(x, structured.Bits()).probabilities,
+    "topk": lambda x: structured.topk(x, structured.OneOf(), 2).probabilities,
+    "listed": lambda x: listed(x, structured.OneOf(), parsimax.entmax15, 9).marginals,
+    "sparsemap_loss": lambda x: parsimax.sparsemap_loss(x, torch.tensor([1, 2, 0]), structured.Assignment()),
+    "FactorGraph": lambda x: structured.FactorGraph(3).add(structured.Xor(), [0, 1, 2]).solve(x).marginals,
+}
+
+
+@pytest.mark.parametrize("name", IN_FLOAT64)
+def test_what_needs_float64_goes_where_it_is(name, elsewhere):
+    """Tables of heads and structures are computed on the CPU, and their gradients come back."""
+    x = torch.randn(3, 3, generator=torch.Generator().manual_seed(0)).requires_grad_()
+    with dispatch.use("torch"):
+        with elsewhere:
+            out = IN_FLOAT64[name](x)
+        elsewhere.away = True
+        (dx,) = torch.autograd.grad(out.square().sum(), x)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(precision, "has_float64", lambda device: True)
+            true = IN_FLOAT64[name](x)
+            (expected,) = torch.autograd.grad(true.square().sum(), x)
+    assert out.dtype == dx.dtype == torch.float32
+    torch.testing.assert_close(out, true, rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(dx, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_certificates_come_back_in_float32(elsewhere):
+    found = parsimax.sparsemap(torch.zeros(2, 3, 3), structured.Assignment())
+    assert found.gap.dtype == torch.float32 and found.structures.dtype == torch.int64
+    again = parsimax.sparsemap(torch.zeros(2, 3, 3), structured.Assignment(), start=found)
+    torch.testing.assert_close(again.marginals, found.marginals)
 
 
 def test_who_runs_them():

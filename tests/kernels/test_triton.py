@@ -10,12 +10,14 @@ from argparse import Namespace
 from pathlib import Path
 
 import pytest
+import torch
 
 import interpreted
 from parsimax import cli
-from parsimax.bench import tune
+from parsimax.bench import selftest, tune
 from parsimax.kernels import triton
 from parsimax.kernels.triton import launch
+from parsimax.kernels.triton import table as launch_table
 
 pytestmark = [
     pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed"),
@@ -45,20 +47,51 @@ def test_the_selftest_runs_in_the_interpreter_and_writes_its_report(tmp_path):
         "rsoftmax",
         "budget",
         "entmax_loss, smoothed",
+        "entmax_loss, class weights",
+        "soft targets",
         "linear",
+        "support",
         "causal",
+        "boolean mask",
+        "groups",
+        "dropout",
+        "a cache",
     ):
         assert any(part in name for name in names), part
     assert all(result["error"] <= 1 and result["repeats"] for result in report["results"])
+    # In the interpreter Triton takes the place of the CPU's kernels, whose declaration leaves this to the formula.
+    others = {result["name"] for result in report["results"] if result["back_end"] != "triton"}
+    assert others == {"linear_entmax_loss, soft targets, 33"}
+    assert {name.partition(" over")[0] for name in names if "over plateaus" in name} > {*selftest.MAPPINGS}
+
+
+def test_the_selftest_knows_the_contract():
+    """Sums and zeros, where every number is within the tolerance of the truth."""
+    true = torch.tensor([[0.5, 0.5, 0.0, 0.0]], dtype=torch.float64)
+    check = selftest.Check("", lambda x: x, (true,), torch.float32, 1e-2, sums=True, zeros=True)
+    assert selftest.contract(check, true, true) == ""
+    assert selftest.contract(check, true + 1e-4, true).startswith("a sum is off by 4.0e-04")
+    moved = torch.tensor([[-3e-7, 0.0, 1e-7, 2e-7]], dtype=torch.float64)
+    assert selftest.contract(check, true + moved, true) == "2 entries of a row are not exactly 0"
+    assert selftest.contract(check, true + moved * torch.tensor([1, 1, -1, 1]), true).startswith("a probability is")
 
 
 def test_the_bench_of_a_gpu_runs_in_the_interpreter(tmp_path):
     words = ("bench", "--device", "interpreter", "--seconds", "0.01", "--csv", str(tmp_path / "speed.csv"))
-    ran = command(*words, "--case", "entmax15, 4x70, float32", "--case", "entmax_attention, causal, 8x20x16, float32")
+    cases = ("entmax15, 4x70, float32", "sparsegen, 4x70, float32", "linear_entmax_loss, 4x70, float32")
+    cases += ("causal, 8x20x16, float32", "causal, 8x20x16, bfloat16")
+    ran = command(*words, *(word for case in cases for word in ("--case", case)))
     assert ran.returncode == 0, ran.stdout + ran.stderr
     with (tmp_path / "speed.csv").open() as file:
         rows = list(csv.DictReader(file))
-    assert {row["against"] for row in rows} == {"torch.softmax", "SDPA"} and float(rows[0]["ours_ms"]) > 0
+    assert {row["against"] for row in rows} == {"torch.softmax", "F.cross_entropy", "SDPA", "SDPA, flash"}
+    assert {row["case"].partition(",")[0] for row in rows} == {
+        "entmax15",
+        "sparsegen",
+        "linear_entmax_loss",
+        "entmax_attention",
+    }
+    assert min(float(row["ours_ms"]) for row in rows) > 0
 
 
 @pytest.mark.parametrize("option", ["--list", "--threads=4", "--markdown=page.md"])
@@ -90,7 +123,10 @@ def test_what_was_tuned_is_what_is_launched(tmp_path):
     ran = command("tune", "--device", "interpreter", "--out", str(out))
     assert ran.returncode == 0, ran.stdout + ran.stderr
     table = json.loads(out.read_text())
-    assert {*table} == {"scores", "tile", "attention"} and {*table["scores"]} == {"light", "heavy"}
+    assert {*table} == {"scores", "tile", "attention"} and {*table["scores"]} == {*table["tile"]} == {*launch.SCORES}
+    for kind in launch.SCORES:  # both ways to take a row were tried at a length where choices differ
+        said = ran.stdout.partition(f"{kind}, rows of")[2]
+        assert "held" in said and "by tiles of" in said, kind
     table["scores"]["light"], table["attention"]["64, 2, False"] = 2, [128, 32, 8, 3]
     out.write_text(json.dumps(table))
     code = "from parsimax import info\nfrom parsimax.kernels.triton import launch\n"
@@ -111,8 +147,63 @@ def test_what_is_built_in_is_among_what_is_tried(monkeypatch):
         for dim in (32, 64, 128, 256):
             if dim <= widest:
                 assert {tuple(launch.attention(dim, size, heavy)) for heavy in (False, True)} <= {*tune.BLOCKS}, dim
+    assert {*launch.SCORES} == {*tune.SCORES} == {*tune.CALLS} == {*launch_table.KINDS}
     assert {launch.SCORES[kind] in tune.SCORES[kind] for kind in tune.SCORES} == {True}
     assert {*launch.TILE.values()} <= {*tune.TILES}
+
+
+def test_tuning_tells_choices_apart(monkeypatch):
+    """Of choices that launch the same one is timed; what is chosen has the least times at all limits together."""
+    held = {4: 1.0, 8: 1.1, 16: 9.0, 32: 9.0}  # by the scores a thread holds; by tiles it takes 2
+
+    def tried(name, call, inputs, way, true):
+        timed.append((inputs[0].shape[-1], launch.rows(inputs[0].shape[-1], "light")))
+        n, table = timed[-1]
+        return held[n // 1024] if table.one else 2.0
+
+    timed = []
+    monkeypatch.setattr(tune, "tried", tried)
+    monkeypatch.setattr(tune, "truth", lambda call, inputs: None)
+    monkeypatch.setattr(tune, "NUMBERS", 1)
+    monkeypatch.setattr(tune, "FEW", 1)
+    monkeypatch.setitem(launch.SCORES, "light", 16)
+    lengths = [1024 * choice for choice in tune.SCORES["light"]]
+    found = tune.fastest_rows("light", launch.SCORES, tune.SCORES["light"], lengths, torch.device("cpu"), False)
+    assert found == launch.SCORES["light"] == 8
+    assert len(timed) == len(set(timed)) < len(lengths) * len(tune.SCORES["light"])
+    assert {n for n, _ in timed} == {*lengths}
+
+
+def test_tuning_a_cpu_is_refused():
+    with pytest.raises(ValueError, match="run on a GPU, not on cpu; give --device cuda, or interpreter"):
+        tune.run(Namespace(device="cpu", out=None))
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[1]", "it holds [1], not an object of objects"),
+        ('{"tile": 3}', "not an object of objects called scores, tile, attention"),
+        ('{"tiles": {}}', "it has 'tiles'; there are scores, tile, attention"),
+        ('{"tile": {"light": "x"}}', "tile, 'light' is 'x', not a power of 2 from 16 on"),
+        ('{"scores": {"light": 3}}', "scores, 'light' is 3, not a power of 2 from 1 on"),
+        ('{"scores": {"fast": 4}}', "scores has 'fast'; there are light, heavy, ordered"),
+        ('{"attention": {"64": [16, 16, 4, 1]}}', "attention has '64'; a key is"),
+        ('{"attention": {"64, 2, False": [16, 16]}}', "not the four numbers BM, BN, warps, stages"),
+        ('{"attention": {"64, 2, False": [16, 8, 4, 1]}}', "has BN = 8, not a power of 2"),
+        ("[", "Expecting value"),
+    ],
+)
+def test_a_file_that_is_no_table_is_refused(text, said, tmp_path, monkeypatch):
+    file = tmp_path / "table.json"
+    file.write_text(text)
+    monkeypatch.setenv(launch_table.VARIABLE, str(file))
+    with pytest.raises(ValueError) as raised:
+        launch_table.read()
+    assert str(raised.value).startswith(f"{file} is no launch table: ") and said in str(raised.value)
+    assert "remove it, then `parsimax tune` writes a new one" in launch_table.words()
+    file.write_text('{"scores": {"light": 8}, "attention": {"64, 2, False": [128, 32, 8, 3]}}')
+    assert launch_table.read()["scores"] == {"light": 8} and launch_table.words() == f"measured, {file}"
 
 
 def test_tuning_needs_triton(monkeypatch):

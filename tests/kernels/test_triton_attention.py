@@ -195,3 +195,28 @@ def test_outputs_are_written_and_bits_repeat(monkeypatch):
         monkeypatch.setattr(owner, name.rpartition(".")[2], poisoned)
     for one, other in zip(clean, run(), strict=True):
         assert torch.equal(one, other)
+
+
+class Recorder:
+    """Stands for a kernel: keeps the grids it is launched with, and computes nothing."""
+
+    def __init__(self):
+        self.grids = []
+
+    def __getitem__(self, grid):
+        self.grids.append(grid)
+        return lambda *args, **options: None
+
+
+def test_many_heads_go_on_the_axis_of_the_grid_that_has_room(monkeypatch):
+    """The first axis takes 2^31 - 1 programs on NVIDIA's GPUs, the others 65535."""
+    recorders = {name: Recorder() for name in ("forward", "queries", "keys")}
+    for name, recorder in recorders.items():
+        monkeypatch.setattr(attention.kernels, name, recorder)
+    q, k = torch.zeros(1).expand(40000, 4, 3, 16), torch.zeros(1).expand(40000, 2, 40, 16)
+    common = (q, k, k, None, None, 1.5, 0, False, 1.0, 0.0, None)
+    out, state, index, weight, count = attention.attention_fwd(*common, True)
+    attention.attention_bwd(out, *common, state, index, weight, count, False)
+    keys = -(-40 // attention.launch.attention(16, 4, False).BN)
+    expected = {"forward": [(160_000,)], "queries": [(160_000,)], "keys": [(keys * 80_000,)]}
+    assert {name: recorder.grids for name, recorder in recorders.items()} == expected

@@ -1,9 +1,11 @@
 """Ahead of time for GPUs that are not here: nothing spills, and shared memory is enough.
 
-Every kernel with its most used options; ``make test-triton-compile`` compiles all of them and prints the table.
+Every kernel with its most used options, and some of the others; ``make test-triton-compile`` compiles all of them and
+prints the table.
 """
 
 import importlib.util
+from pathlib import Path
 
 import pytest
 
@@ -19,14 +21,36 @@ pytestmark = [
 def test_every_kernel_compiles_without_spills(arch):
     from parsimax.kernels.triton import ahead
 
-    chosen = [job for job in ahead.jobs() if job.common]
-    assert {job.name for job in chosen} == {job.name for job in ahead.jobs()}
-    # One architecture compiles all that is common, the others some of it, each other kernels: what differs is the back
-    # end of Triton.
-    chosen = chosen if arch == "sm_90" else chosen[[*ahead.TARGETS].index(arch) :: 6]
-    assert len(chosen) > 5
-    wrong = {(job.name, job.case): ahead.compiled(job, arch).wrong(arch) for job in chosen}
+    wrong = {(job.name, job.case): ahead.compiled(job, arch).wrong(arch) for job in ahead.selection(arch)}
     assert not {case: why for case, why in wrong.items() if why}
+
+
+def test_what_is_compiled():
+    from parsimax.kernels.triton import ahead
+
+    every = ahead.jobs()
+    assert {job.name for job in ahead.selection("sm_90")} == {job.name for job in every}
+    chosen = {arch: ahead.selection(arch) for arch in ahead.TARGETS}
+    assert min(map(len, chosen.values())) > 40
+    quick = [job.case + job.name for jobs in chosen.values() for job in jobs if not job.common]
+    assert len(quick) == len({*quick}) > 150
+    readme = Path(ahead.__file__).with_name("README.md").read_text()
+    assert f"{sum(map(len, chosen.values()))} of {len(every) * len(chosen)}" in readme
+
+
+def test_every_way_to_attend_is_compiled():
+    """Groups of heads, heads that are no power of 2, inference, dropout with and without a causal mask."""
+    from parsimax.kernels.triton import ahead
+
+    found = [job for job in ahead.jobs() if job.name == "attention.forward"]
+    for type_ in ahead.POINTERS:
+        own = [job for job in found if job.case.startswith(type_)]
+        assert any(job.constants["GROUP"] > 1 for job in own)
+        assert any(job.constants["D"] != job.constants["DIM"] for job in own)
+        assert {job.constants["KEEP"] for job in own} == {True, False}
+        assert {job.constants["CAUSAL"] for job in own if "Drop" in job.pointers} == {True, False}
+    common = [job for job in found if job.common]
+    assert any(job.constants["GROUP"] > 1 for job in common) and any(not job.constants["KEEP"] for job in common)
 
 
 def test_no_program_has_more_threads_than_a_gpu_takes():

@@ -20,7 +20,7 @@ ALLOWED = {
     "metrics": {"mappings", "engine"},
     "heads": {"mappings", "losses", "engine", "kernels"},
     "_attention": {"mappings", "engine", "kernels"},  # parsimax.attention is the function
-    "structured": {"mappings", "kernels"},
+    "structured": {"mappings", "kernels", "engine"},
     "latent": {"mappings", "structured"},
     "distributed": {"mappings", "losses"},
     "huggingface": {"_attention", "losses", "heads"},

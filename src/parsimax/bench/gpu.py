@@ -19,10 +19,11 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import parsimax
 
-from .selftest import INTERPRETER, prepared
+from .selftest import INTERPRETER, MAPPINGS, Public, prepared
 
 TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 4e-2, torch.float16: 5e-3}
 FEWEST = 3  # runs of each side
@@ -40,6 +41,22 @@ def causal_sdpa(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return F.scaled_dot_product_attention(q, k, v, is_causal=True)
 
 
+def causal_flash(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """Its flash kernel or an error: left to itself SDPA may take a slower one."""
+    with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
+        return causal_sdpa(q, k, v)
+
+
+def sdpa(dtype: torch.dtype, tiny: bool) -> dict[str, Callable[..., Tensor]]:
+    """float32 has no flash kernel on a GPU."""
+    flash = dtype != torch.float32 and (tiny or torch.backends.cuda.is_flash_attention_available())
+    return {"SDPA, flash": causal_flash} if flash else {"SDPA": causal_sdpa}
+
+
+def layer_and_cross_entropy(hidden: Tensor, weight: Tensor, y: Tensor) -> Tensor:
+    return F.cross_entropy(F.linear(hidden, weight), y)
+
+
 def cases(tiny: bool) -> Iterator[Case]:
     for dtype in TOLERANCE:
         word = str(dtype).removeprefix("torch.")
@@ -54,10 +71,20 @@ def cases(tiny: bool) -> Iterator[Case]:
             yield Case(f"entmax, learned, {rows}x{n}, {word}", parsimax.entmax, soft, (x, alpha))
             cross = {"F.cross_entropy": lambda x, y: F.cross_entropy(x, y)}
             yield Case(f"entmax15_loss, {rows}x{n}, {word}", lambda x, y: parsimax.entmax15_loss(x, y), cross, (x, y))
+            if n in (70, 1000, 32000):  # in registers, and by tiles
+                for name in (name for name in MAPPINGS if name not in ("softmax", "sparsemax", "entmax15", "entmax")):
+                    yield Case(f"{name}, {rows}x{n}, {word}", Public(name, MAPPINGS[name]), soft, (x,))
+            if n in (70, 32000, 128_000):
+                width = 16 if tiny else 1024
+                hidden, weight = (torch.randn(size, width, generator=draw) / width**0.25 for size in (rows, n))
+                layer = Public("linear_entmax_loss", names=("hidden", "weight", "target"))
+                against = {"F.cross_entropy": layer_and_cross_entropy}
+                inputs = (hidden.to(dtype), weight.to(dtype), y)
+                yield Case(f"linear_entmax_loss, {rows}x{n}, {word}", layer, against, inputs)
         for n, d in ((20, 16),) if tiny else ((1024, 64), (4096, 64), (4096, 128), (16384, 64)):
             draw = torch.Generator().manual_seed(n)
             q, k, v = ((2 * torch.randn(1, 8, n, d, generator=draw)).to(dtype) for _ in range(3))
-            others: dict[str, Callable[..., Tensor]] = {"SDPA": causal_sdpa}
+            others = sdpa(dtype, tiny)
             if importlib.util.find_spec("adasplash") is not None and not tiny:
                 adasplash = importlib.import_module("adasplash").adasplash
 
@@ -79,7 +106,8 @@ def ready(t: Tensor, device: torch.device) -> Tensor:
 
 def wrong(case: Case, device: torch.device) -> str | None:
     """On the first rows, or the first queries of attention: what is wrong with the answer."""
-    few = [t[..., :33, :] if t.dim() == 4 else t[:8] for t in case.inputs]
+    first = len(case.inputs[0])  # rows; a weight matrix has others
+    few = [t[..., :33, :] if t.dim() == 4 else t[:8] if len(t) == first else t for t in case.inputs]
     ours = case.ours(*(t.to(device) for t in few)).cpu().double()
     with parsimax.use_kernels("torch"):
         true = case.ours(*(t.double() if t.is_floating_point() else t for t in few))
@@ -87,7 +115,7 @@ def wrong(case: Case, device: torch.device) -> str | None:
     return None if off <= TOLERANCE[case.inputs[0].dtype] else f"off by {off:.2e}"
 
 
-def milliseconds(call: Callable[[], None], device: torch.device) -> float:
+def milliseconds(call: Callable[[], Any], device: torch.device) -> float:
     if device.type != "cuda":
         began = time.perf_counter()
         call()

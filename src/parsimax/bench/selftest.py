@@ -1,8 +1,8 @@
 """``parsimax selftest``: every function with kernels on a device, against the formula in float64 on the CPU.
 
-Random rows with NaN, infinities and rows without anything allowed; leaders over plateaus around the threshold; losses,
-the fused layer and attention with their options; gradients; two runs that must have the same bits. One report to send
-back, whatever it says.
+Random rows with NaN, infinities and rows without anything allowed; leaders over plateaus around the threshold; sums and
+exact zeros; losses, the fused layer and attention with their options; gradients; two runs that must have the same bits.
+One report to send back, whatever it says, with the back end that ran each line.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ import time
 import warnings
 from argparse import Namespace
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -31,14 +31,48 @@ Call = Callable[..., Tensor]
 
 
 @dataclass(frozen=True)
+class Public:
+    """A public function with what it is given beside the inputs, which come first, or by ``names``.
+
+    ``after`` makes one tensor of the answer.
+    """
+
+    function: str
+    options: dict[str, Any] = field(default_factory=dict)
+    names: tuple[str, ...] = ()
+    after: Call = lambda out: out
+
+    def given(self, inputs: tuple[Tensor, ...]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        there = {
+            name: value.to(inputs[0].device) if isinstance(value, Tensor) else value
+            for name, value in self.options.items()
+        }
+        return (() if self.names else inputs), {**dict(zip(self.names, inputs, strict=False)), **there}
+
+    def __call__(self, *inputs: Tensor) -> Tensor:
+        args, options = self.given(inputs)
+        return self.after(getattr(parsimax, self.function)(*args, **options))
+
+    def explained(self, *inputs: Tensor) -> str:
+        args, options = self.given(inputs)
+        return parsimax.explain(self.function, *args, **options).partition(": ")[2].partition("\n")[0].split(" ")[0]
+
+
+@dataclass(frozen=True)
 class Check:
-    """A call on tensors that may be differentiated by; ``tolerance`` is relative to 1 + the largest true number."""
+    """A call on tensors that may be differentiated by; ``tolerance`` is relative to 1 + the largest true number.
+
+    ``sums``: rows that must sum to what they should; ``zeros``: what is exactly 0 in float64 must be exactly 0, but for
+    one entry a row, which may lie at the threshold.
+    """
 
     name: str
     call: Call
     inputs: tuple[Tensor, ...]
     dtype: torch.dtype
     tolerance: float = 1e-5
+    sums: bool = False
+    zeros: bool = False
 
 
 @dataclass(frozen=True)
@@ -48,6 +82,7 @@ class Result:
     repeats: bool
     seconds: float
     problem: str = ""
+    back_end: str = ""  # by which it ran, as explain says
 
     @property
     def passed(self) -> bool:
@@ -96,36 +131,59 @@ def plateaus(rows: int, n: int, alpha: float, seed: int) -> Tensor:
     return x
 
 
+MAPPINGS: dict[str, dict[str, Any]] = {
+    "softmax": {},
+    "sparsemax": {},
+    "entmax15": {},
+    "entmax": {"alpha": 1.3},
+    "topk_sparsemax": {"k": 5},
+    "rsoftmax": {"rate": 0.4},
+    "budget_sparsemax": {"budget": 2.5},
+    "tsoftmax": {"t": 1.5},
+    "sigsoftmax": {},
+    "sparsegen": {"lam": 0.2},
+    "sparsehourglass": {},
+    "normmax": {"alpha": 1.7},
+}
+
+
 def mapping_checks(rows: int, lengths: tuple[int, ...], dtypes: tuple[torch.dtype, ...]) -> Iterator[Check]:
-    calls: dict[str, Call] = {
-        "softmax": parsimax.softmax,
-        "sparsemax": parsimax.sparsemax,
-        "entmax15": parsimax.entmax15,
-        "entmax 1.3": lambda x: parsimax.entmax(x, 1.3),
-        "topk_sparsemax": lambda x: parsimax.topk_sparsemax(x, 5),
-        "rsoftmax": lambda x: parsimax.rsoftmax(x, 0.4),
-        "budget_sparsemax": lambda x: parsimax.budget_sparsemax(x, 2.5),
-        "tsoftmax": lambda x: parsimax.tsoftmax(x, 1.5),
-        "sigsoftmax": parsimax.sigsoftmax,
-        "sparsegen": lambda x: parsimax.sparsegen(x, 0.2),
-        "sparsehourglass": parsimax.sparsehourglass,
-        "normmax": lambda x: parsimax.normmax(x, 1.7),
-    }
     for n in lengths:
-        for name, call in calls.items():
+        for name, options in MAPPINGS.items():
+            call, zeros = Public(name, options), name not in ("softmax", "sigsoftmax")
+            ties = name != "rsoftmax"  # of tied scores any may be the one at the quantile, and have its gradient
             for dtype in dtypes:
-                ties = name != "rsoftmax"  # of tied scores any may be the one at the quantile, and have its gradient
-                yield Check(f"{name}, {n}, {dtype}", call, (hostile(rows, n, n, ties),), dtype, 2e-5)
+                x = hostile(rows, n, n, ties)
+                yield Check(f"{name}, {n}, {dtype}", call, (x,), dtype, 2e-5, sums=True, zeros=zeros)
         alpha = torch.linspace(1, 2, rows)[:, None]
         x = torch.randn(rows, n, generator=torch.Generator().manual_seed(n))
-        yield Check(f"entmax, learned, {n}", parsimax.entmax, (x, alpha), torch.float32, 1e-4)
-        for a in (1.1, 1.5, 1.9, 2.0):
-            yield Check(f"entmax {a} over plateaus, {n}", _steady(a), (plateaus(rows, n, a, n),), torch.float32, 2e-6)
+        yield Check(f"entmax, learned, {n}", Public("entmax"), (x, alpha), torch.float32, 1e-4, sums=True)
+        yield from plateau_checks(rows, n)
+        dense = Public("support", {"alpha": 1.5}, after=lambda found, n=n: _dense(found, n))
+        x = hostile(rows, n, n + 1, ties=False)[4:]
+        yield Check(f"support, {n}", dense, (x,), torch.float32, 2e-5, sums=True, zeros=True)
 
 
-def _steady(alpha: float) -> Call:
-    """Without a gradient, which jumps where a score crosses the threshold."""
-    return lambda x: parsimax.entmax(x.detach(), alpha)
+def _dense(found: Any, n: int) -> Tensor:
+    p: Tensor = found.probabilities
+    return p.new_zeros(*p.shape[:-1], n).scatter_add(-1, found.indices, p)
+
+
+def plateau_checks(rows: int, n: int) -> Iterator[Check]:
+    """Of values alone: a gradient jumps where a score crosses the threshold."""
+    half, two = plateaus(rows, n, 1.5, n), plateaus(rows, n, 2.0, n)
+    inputs = dict.fromkeys(MAPPINGS, half) | dict.fromkeys(("sparsemax", "sparsehourglass", "topk_sparsemax"), two)
+    inputs |= {"sparsegen": 0.8 * two, "normmax": half * (1 - 1 / 1.7), "budget_sparsemax": two}
+    for name, x in inputs.items():
+        options = {"budget": 1.0} if name == "budget_sparsemax" else MAPPINGS[name]
+        # Which of many equal scores are among the k largest is not said.
+        after: Call = (lambda p: p.detach().sort(-1).values) if name == "topk_sparsemax" else Tensor.detach
+        call = Public(name, options, after=after)
+        yield Check(f"{name} over plateaus, {n}", call, (x,), torch.float32, 2e-6, sums=True)
+    for alpha in (1.1, 1.9, 2.0):
+        call = Public("entmax", {"alpha": alpha}, after=Tensor.detach)
+        x = plateaus(rows, n, alpha, n)
+        yield Check(f"entmax {alpha} over plateaus, {n}", call, (x,), torch.float32, 2e-6, sums=True)
 
 
 def loss_checks(rows: int, lengths: tuple[int, ...], dtypes: tuple[torch.dtype, ...]) -> Iterator[Check]:
@@ -135,19 +193,24 @@ def loss_checks(rows: int, lengths: tuple[int, ...], dtypes: tuple[torch.dtype, 
         target[0] = -100
         x, alpha = torch.randn(rows, n, generator=draw) * 2, torch.linspace(1.1, 2, rows)[:, None]
         hidden, weight = (torch.randn(size, 16, generator=draw) for size in (rows, n))
+        soft, classes = torch.rand(rows, n, generator=draw), torch.rand(n, generator=draw)
+        soft /= soft.sum(-1, keepdim=True)
+        common: dict[str, Any] = {"target": target, "reduction": "none"}
 
-        def loss(x: Tensor, alpha: float | Tensor = 1.5, t: Tensor = target, **options: Any) -> Tensor:
-            return parsimax.entmax_loss(x, t.to(x.device), alpha, reduction="none", **options)
-
-        def layer(h: Tensor, w: Tensor, t: Tensor = target) -> Tensor:
-            return parsimax.linear_entmax_loss(h, w, t.to(h.device), 1.5, reduction="none")
+        def loss(own: dict[str, Any] = common, **more: Any) -> Public:
+            return Public("entmax_loss", {**own, **more}, ("scores", "alpha"))
 
         for dtype in dtypes:
-            yield Check(f"entmax_loss, {n}, {dtype}", loss, (x,), dtype)
-        yield Check(f"entmax_loss, learned, {n}", loss, (x, alpha), torch.float32, 1e-4)
-        smoothed = lambda x, own=loss: own(x, label_smoothing=0.1)  # noqa: E731
-        yield Check(f"entmax_loss, smoothed, {n}", smoothed, (x,), torch.float32)
-        yield Check(f"linear_entmax_loss, {n}", layer, (hidden, weight), torch.float32)
+            yield Check(f"entmax_loss, {n}, {dtype}", loss(), (x,), dtype)
+        yield Check(f"entmax_loss, learned, {n}", loss(), (x, alpha), torch.float32, 1e-4)
+        yield Check(f"entmax_loss, smoothed, {n}", loss(label_smoothing=0.1), (x,), torch.float32)
+        yield Check(f"entmax_loss, class weights, {n}", loss(weight=classes), (x,), torch.float32)
+        both = loss(weight=classes, label_smoothing=0.1)
+        yield Check(f"entmax_loss, class weights, smoothed, {n}", both, (x,), torch.float32)
+        yield Check(f"entmax_loss, soft targets, {n}", loss(target=soft), (x,), torch.float32)
+        for words, given in (("", target), (", soft targets", soft)):
+            layer = Public("linear_entmax_loss", {**common, "target": given}, ("hidden", "weight"))
+            yield Check(f"linear_entmax_loss{words}, {n}", layer, (hidden, weight), torch.float32)
 
 
 def attention_checks(length: int, sizes: tuple[int, ...], dtypes: tuple[torch.dtype, ...]) -> Iterator[Check]:
@@ -155,19 +218,45 @@ def attention_checks(length: int, sizes: tuple[int, ...], dtypes: tuple[torch.dt
         draw = torch.Generator().manual_seed(size)
         q, k, v = (torch.randn(1, 2, length + extra, size, generator=draw) for extra in (0, 13, 13))
         bias = torch.randn(1, 2, length, length + 13, generator=draw)
+        allowed = bias > 0
+        allowed[..., 3, :] = False  # a query that may attend to nothing
         alpha = torch.tensor([1.2, 1.9]).view(2, 1, 1)
+        many = torch.randn(1, 4, length, size, generator=draw)
 
-        def attend(q: Tensor, k: Tensor, v: Tensor, alpha: Tensor) -> Tensor:
-            return parsimax.entmax_attention(q, k, v, alpha=alpha)
-
-        def biased(q: Tensor, k: Tensor, v: Tensor, bias: Tensor) -> Tensor:
-            return parsimax.entmax_attention(q, k, v, alpha=2.0, attn_mask=bias)
+        def attend(*more: str, **options: Any) -> Public:
+            return Public("entmax_attention", options, ("query", "key", "value", *more))
 
         for dtype in dtypes:
-            causal = lambda q, k, v: parsimax.entmax_attention(q, k, v, is_causal=True)  # noqa: E731
-            yield Check(f"entmax_attention, causal, {size}, {dtype}", causal, (q, k, v), dtype)
-        yield Check(f"entmax_attention, α per head, {size}", attend, (q, k, v, alpha), torch.float32, 1e-4)
-        yield Check(f"entmax_attention, added mask, {size}", biased, (q, k, v, bias), torch.float32)
+            yield Check(f"entmax_attention, causal, {size}, {dtype}", attend(is_causal=True), (q, k, v), dtype)
+        single = torch.float32
+        yield Check(f"entmax_attention, α per head, {size}", attend("alpha"), (q, k, v, alpha), single, 1e-4)
+        yield Check(f"entmax_attention, added mask, {size}", attend("attn_mask", alpha=2.0), (q, k, v, bias), single)
+        yield Check(f"entmax_attention, boolean mask, {size}", attend(attn_mask=allowed), (q, k, v), single)
+        groups = attend(enable_gqa=True, is_causal=True)
+        yield Check(f"entmax_attention, groups of heads, {size}", groups, (many, k, v), single)
+        yield Check(f"entmax_attention, one query and a cache, {size}", attend(), (q[..., :1, :], k, v), single)
+        few = min(48, size)  # keys, as the values that show the weights are the unit matrix
+        yield Check(f"entmax_attention, dropout, {size}", Dropped(), (2 * q, k[..., :few, :]), single)
+
+
+@dataclass(frozen=True)
+class Dropped:
+    """Weights with half of them dropped, and those instead from a call that drops nothing: then it is all weights.
+
+    Which are dropped is not the formula's choice, so that they cannot be compared as they are.
+    """
+
+    kind: ClassVar[Public] = Public("entmax_attention", {"dropout_p": 0.5})
+
+    def __call__(self, q: Tensor, k: Tensor) -> Tensor:
+        unit = torch.eye(k.shape[-2]).to(q).expand(*k.shape[:-1], k.shape[-2])
+        torch.manual_seed(7)
+        some, whole = self.kind(q, k, unit) / 2, parsimax.entmax_attention(q, k, unit)
+        share = ((some != 0).sum() / (whole != 0).sum()).item()
+        return torch.where(some != 0, some, whole) * (1 if 0.3 < share < 0.7 else math.nan)
+
+    def explained(self, q: Tensor, k: Tensor) -> str:
+        return self.kind.explained(q, k, k)
 
 
 def checks(tiny: bool) -> Iterator[Check]:
@@ -189,12 +278,33 @@ def outputs(check: Check, device: torch.device, dtype: torch.dtype) -> list[Tens
     return [out.detach(), *torch.autograd.grad(out, inputs, g)]
 
 
+def contract(check: Check, p: Tensor, exact: Tensor) -> str:
+    """What is wrong with rows of probabilities, if anything is."""
+    whole = ~exact.isnan().any(-1)
+    p, exact = p[whole], exact[whole]
+    allowed = 2e-6 + ROUNDING[check.dtype] + (6e-8 * p.shape[-1] if check.dtype == torch.float16 else 0)
+    off = (p.sum(-1) - exact.sum(-1)).abs().amax().item() if p.numel() else 0.0
+    if check.sums and not off <= allowed * (1 + exact.sum(-1).abs().amax().item()):
+        return f"a sum is off by {off:.1e}"
+    if check.sums and bool((p < 0).any()):
+        return f"a probability is {p.min().item():.1e}"
+    extra = ((exact == 0) & (p != 0)).sum(-1)
+    if check.zeros and bool((extra > 1).any()):
+        return f"{extra.max().item()} entries of a row are not exactly 0"
+    return ""
+
+
 def result_of(check: Check, device: torch.device) -> Result:
     began = time.perf_counter()
+    explained = getattr(check.call, "explained", None)
+    back_end = ""
     try:
+        if explained is not None:
+            back_end = explained(*(t.to(device, check.dtype).requires_grad_() for t in check.inputs))
         ours, again = outputs(check, device, check.dtype), outputs(check, device, check.dtype)
     except Exception as error:
-        return Result(check.name, math.inf, False, time.perf_counter() - began, f"{type(error).__name__}: {error}")
+        said = f"{type(error).__name__}: {error}"
+        return Result(check.name, math.inf, False, time.perf_counter() - began, said, back_end)
     with parsimax.use_kernels("torch"):
         true = outputs(check, torch.device("cpu"), torch.float64)
     worst, repeats = 0.0, True
@@ -202,11 +312,13 @@ def result_of(check: Check, device: torch.device) -> Result:
         one, other = one.cpu().double(), other.cpu().double()
         repeats &= torch.equal(one.nan_to_num(), other.nan_to_num())
         broken = exact.isnan()
-        allowed = (check.tolerance + 4 * ROUNDING[check.dtype]) * (1 + exact[~broken].abs().amax().item())
+        largest = exact[~broken].abs().amax().item() if bool((~broken).any()) else 0.0
+        allowed = (check.tolerance + 4 * ROUNDING[check.dtype]) * (1 + largest)
         off = (one - exact).abs()[~broken]
         worst = max(worst, (off.nan_to_num(math.inf).amax() / allowed).item() if off.numel() else 0.0)
         worst = max(worst, 0.0 if bool(one[broken].isnan().all()) else math.inf)
-    return Result(check.name, worst, repeats, time.perf_counter() - began)
+    said = contract(check, ours[0].cpu().double(), true[0]) if check.sums or check.zeros else ""
+    return Result(check.name, worst, repeats, time.perf_counter() - began, said, back_end)
 
 
 def run(options: Namespace) -> int:
@@ -219,9 +331,11 @@ def run(options: Namespace) -> int:
     results = []
     for check in checks(options.device == INTERPRETER or options.tiny):
         found = result_of(check, device)
+        if options.device == INTERPRETER and found.back_end == "cpu":
+            found = replace(found, back_end="triton")  # whose place on the CPU these have taken
         results.append(found)
         said = "passed" if found.passed else found.problem or ("bits differ" if not found.repeats else "WRONG")
-        print(f"  {found.name:48} {found.error:8.2g} of what is allowed   {said}", flush=True)
+        print(f"  {found.name:52} {found.back_end:7} {found.error:8.2g} of what is allowed   {said}", flush=True)
     failed = [r for r in results if not r.passed]
     print(f"{len(results) - len(failed)} of {len(results)} passed")
     facts["triton"] = getattr(sys.modules.get("triton"), "__version__", "not used")

@@ -6,9 +6,11 @@ A choice that gives a wrong answer, or that the GPU has not the registers or the
 from __future__ import annotations
 
 import json
+import math
 import statistics
 from argparse import Namespace
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,54 +22,139 @@ import parsimax
 from .gpu import both_ways, milliseconds
 from .selftest import INTERPRETER, prepared
 
-SCORES = {"light": (4, 8, 16, 32), "heavy": (2, 4, 8, 16)}
+# Scores that a thread may hold, from the fewest on, the built-in ones among them.
+SCORES = {
+    "light": (4, 8, 16, 32),
+    "heavy": (2, 4, 8, 16),
+    "ordered": (4, 8, 16, 32),
+    "heaviest": (1, 2, 4, 8),
+    "backward": (4, 8, 16, 32),
+}
 TILES = (1024, 2048, 4096, 8192)
 BLOCKS = [  # the built-in ones among them
     (m, n, warps, stages) for m in (32, 16, 64, 128) for n in (32, 16, 64) for warps in (4, 8) for stages in (1, 2, 3)
 ]
 RUNS = 7  # of each choice
+NUMBERS, LONG = 1 << 25, 100_000  # scores at a time, and in a row that goes by tiles whatever is chosen
+FEW = 64  # rows that are compared with the formula
+THREADS_TRIED = 16  # in the interpreter: rows of 64 are as long there as rows of 4096 on a GPU
+Run = Callable[[list[Tensor]], Tensor]
 
 
-def fastest(
-    choices: Iterable[Any], put: Callable[[Any], None], call: Callable[..., Tensor], inputs: list[Tensor]
-) -> Any:
-    """The choice with the least median time; None if none works."""
+def _entmax15(inputs: list[Tensor]) -> Tensor:
+    return parsimax.entmax15(inputs[0])
+
+
+def _entmax(inputs: list[Tensor]) -> Tensor:
+    return parsimax.entmax(inputs[0], inputs[1])
+
+
+def _rsoftmax(inputs: list[Tensor]) -> Tensor:
+    return parsimax.rsoftmax(inputs[0], 0.4)
+
+
+def _loss(inputs: list[Tensor]) -> Tensor:
+    x, alpha = inputs
+    return parsimax.entmax_loss(x, torch.zeros(len(x), dtype=torch.long, device=x.device), alpha, reduction="none")
+
+
+# What is launched by the numbers of a kind, and by no others: a call, and whether forward, backward or both.
+CALLS: dict[str, tuple[Run, str]] = {
+    "light": (_entmax15, "forward"),
+    "heavy": (_entmax, "both"),
+    "ordered": (_rsoftmax, "both"),
+    "heaviest": (_loss, "forward"),
+    "backward": (_entmax15, "backward"),
+}
+
+
+def milliseconds_of(call: Run, inputs: list[Tensor], way: str) -> float:
+    """The median of several runs."""
     device = inputs[0].device
     runs = RUNS if device.type == "cuda" else 1
+    run: Callable[[], Any]
+    if way == "both":
+        run = partial(both_ways, lambda *given: call([*given]), inputs)
+    elif way == "forward":
+        run = partial(call, inputs)
+    else:
+        out = call(inputs)
+        run = partial(torch.autograd.grad, out, inputs[0], torch.ones_like(out), retain_graph=True)
+    return statistics.median(milliseconds(run, device) for _ in range(runs))
+
+
+def off_by(call: Run, inputs: list[Tensor], true: Tensor) -> float:
+    return (call(inputs)[:FEW].detach().cpu().double() - true).abs().max().item()
+
+
+def tried(name: str, call: Run, inputs: list[Tensor], way: str, true: Tensor) -> float:
+    """The time of what is put into the table; infinite if it does not work, or is wrong."""
+    try:
+        off, time = off_by(call, inputs, true), milliseconds_of(call, inputs, way)
+    except Exception as error:  # too many registers, too much shared memory: whatever Triton says of it
+        print(f"  {name}: {type(error).__name__}")
+        return math.inf
+    print(f"  {name}: {time:.3f} ms" + ("" if off < 2e-2 else f", wrong by {off:.1e}"), flush=True)
+    return time if off < 2e-2 else math.inf
+
+
+def truth(call: Run, inputs: list[Tensor]) -> Tensor:
     with parsimax.use_kernels("torch"):
-        true = call(*(t.detach().cpu().double() for t in inputs))
-    best: tuple[float, Any] | None = None
-    for choice in choices:
-        put(choice)
-        try:
-            off = (call(*inputs).detach().cpu().double() - true).abs().max().item()
-            times = [milliseconds(lambda: both_ways(call, inputs), device) for _ in range(runs)]
-        except Exception as error:  # too many registers, too much shared memory: whatever Triton says of it
-            print(f"  {choice}: {type(error).__name__}")
-            continue
-        time = statistics.median(times)
-        print(f"  {choice}: {time:.3f} ms" + ("" if off < 2e-2 else f", wrong by {off:.1e}"), flush=True)
-        if off < 2e-2 and (best is None or time < best[0]):
-            best = time, choice
-    return None if best is None else best[1]
+        return call([t.detach()[:FEW].cpu().double() for t in inputs]).detach()
+
+
+def best_of(times: dict[Any, list[float]]) -> Any:
+    """The choice with the least product of times, those of every length alike; None if none works everywhere."""
+    works = {choice: sum(map(math.log, each)) for choice, each in times.items() if max(each) < math.inf}
+    return min(works, key=lambda choice: works[choice]) if works else None
+
+
+def fastest_rows(
+    kind: str, table: dict[str, int], choices: Sequence[int], lengths: Iterable[int], device: torch.device, tiny: bool
+) -> int:
+    """The best of the choices over rows of all these lengths; the table has it afterwards.
+
+    Choices that would launch the same are timed once: between them there would be nothing but noise to choose by.
+    """
+    from ..kernels.triton import launch
+
+    call, way = CALLS[kind]
+    before, times = table[kind], {choice: list[float]() for choice in choices}
+    for n in lengths:
+        print(f"{kind}, rows of {n}")
+        rows = 4 if tiny else max(FEW, NUMBERS // n)
+        inputs = [(2 * torch.randn(rows, n)).to(device).requires_grad_()]
+        if call in (_entmax, _loss):
+            inputs.append(torch.full((rows, 1), 1.3, device=device).requires_grad_())
+        true, known = truth(call, inputs), dict[launch.Rows, float]()
+        for choice in choices:
+            table[kind] = choice
+            same = launch.rows(n, kind)
+            if same not in known:
+                words = "held" if same.one else f"by tiles of {same.B}"
+                known[same] = tried(f"{choice} ({words}, {same.warps} warps)", call, inputs, way, true)
+            times[choice].append(known[same])
+    found = best_of(times)
+    table[kind] = before if found is None else found
+    return table[kind]
 
 
 def rows_table(device: torch.device, tiny: bool) -> dict[str, dict[str, int]]:
     from ..kernels.triton import launch
 
-    found: dict[str, dict[str, int]] = {"scores": {}, "tile": {}}
-    calls = {"light": lambda x: parsimax.entmax15(x), "heavy": lambda x: parsimax.entmax(x, 1.3)}
-    for kind, call in calls.items():
-        for part, table, choices, n in (
-            ("scores", launch.SCORES, SCORES[kind], 60 if tiny else 4000),
-            ("tile", launch.TILE, TILES, 60 if tiny else 100_000),
-        ):
-            print(f"{part}, {kind}, rows of {n}")
-            x = (2 * torch.randn(4 if tiny else 2048, n)).to(device).requires_grad_()
-            before = table[kind]
-            choice = fastest(choices[:2] if tiny else choices, lambda c: table.__setitem__(kind, c), call, [x])  # noqa: B023
-            table[kind] = before if choice is None else choice
-            found[part][kind] = table[kind]
+    found: dict[str, dict[str, int]] = {"tile": {}, "scores": {}}
+    threads = launch.THREADS
+    launch.THREADS = THREADS_TRIED if tiny else threads
+    try:
+        for kind, choices in SCORES.items():
+            some, tiles = (choices[1:3], TILES[:2]) if tiny else (choices, TILES)
+            long = max(SCORES[kind]) * launch.THREADS + 1 if tiny else LONG
+            found["tile"][kind] = fastest_rows(kind, launch.TILE, tiles, [long], device, tiny)
+            # As long as each choice can just hold, where it and the one before it differ.
+            lengths = [choice * launch.THREADS for choice in some]
+            found["scores"][kind] = fastest_rows(kind, launch.SCORES, some, lengths, device, tiny)
+    finally:
+        launch.THREADS = threads
     return found
 
 
@@ -82,28 +169,37 @@ def attention_table(device: torch.device, tiny: bool) -> dict[str, list[int]]:
                 continue  # there is no kernel whose time could be taken
             for heavy in (False, True):
                 key = f"{dim}, {dtype.itemsize}, {heavy}"
-                alpha = 1.3 if heavy else 1.5
                 print(f"attention, {key}")
                 shape = (1, 1, 20, dim) if tiny else (2, 8, 2048, dim)
                 qkv = [torch.randn(shape).to(device, dtype).requires_grad_() for _ in range(3)]
 
-                def attend(q: Tensor, k: Tensor, v: Tensor, alpha: float = alpha) -> Tensor:
+                def attend(qkv: list[Tensor], alpha: float = 1.3 if heavy else 1.5) -> Tensor:
+                    q, k, v = qkv
                     return parsimax.entmax_attention(q, k, v, alpha=alpha, is_causal=True)
 
-                choice = fastest(BLOCKS[:2] if tiny else BLOCKS, lambda c: measured.__setitem__(key, c), attend, qkv)  # noqa: B023
-                measured.pop(key, None)
-                if choice is not None:
-                    found[key] = measured[key] = list(choice)
+                true, times = truth(attend, qkv), {}
+                for choice in BLOCKS[:2] if tiny else BLOCKS:
+                    measured[key] = list(choice)
+                    times[choice] = [tried(str(choice), attend, qkv, "both", true)]
+                measured.pop(key)
+                best = best_of(times)
+                if best is not None:
+                    found[key] = measured[key] = list(best)
     return found
 
 
 def run(options: Namespace) -> int:
-    tiny = options.device == INTERPRETER
-    device = prepared(options.device)
     from ..kernels.triton import PROBLEM, table
 
     if PROBLEM is not None:
         raise RuntimeError(f"tune: {PROBLEM}")
+    tiny = options.device == INTERPRETER
+    device = prepared(options.device)
+    if not tiny and device.type != "cuda":
+        raise ValueError(
+            f"tune: launch tables are of the Triton kernels, which run on a GPU, not on {device.type}; give "
+            f"--device cuda, or {INTERPRETER} to see that the command works"
+        )
     out = Path(options.out) if options.out else table.path()
     if out is None:
         raise ValueError("tune: no GPU is in use, so there is no place for its table; pass --out FILE")

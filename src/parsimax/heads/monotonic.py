@@ -12,6 +12,7 @@ from torch.nn import functional as F
 from ..engine.arguments import check_scores
 from ..engine.fused import aliases
 from ..engine.modes import derivative_is_observed, is_plain, kernels_serve
+from ..engine.precision import in_float64, work_dtype
 from .fused_pointwise import pieces_by_kernel
 from .pieces import Pieces, monotonic_pieces, steps_of
 
@@ -78,7 +79,7 @@ class _Monotonic(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, *weights: Tensor) -> Tensor:
         ctx.save_for_backward(x, *weights)
         z, out = _wide(x), torch.zeros_like(_wide(x))
-        for u, b, v in _units(weights, z):
+        for u, b, v in _units(weights):
             out += v * (z * u + b).sigmoid_()
         return out.to(x.dtype)
 
@@ -92,17 +93,17 @@ class _Monotonic(torch.autograd.Function):
                 at = [t for t, w in zip(named, wanted, strict=True) if w]
                 grads = iter(torch.autograd.grad(_formula(*named), at, g, create_graph=True, materialize_grads=True))
             return tuple(next(grads) if w else None for w in wanted)
-        z, grad = _wide(x), _wide(g)
-        by_x, by = torch.zeros_like(z), z.new_zeros(3, weights[0].shape[0], dtype=torch.float64)
-        for i, (u, b, v) in enumerate(_units(tuple(weights), z)):
+        z, grad, work = _wide(x), _wide(g), work_dtype(x.device)
+        by_x, by = torch.zeros_like(z), z.new_zeros(3, weights[0].shape[0], dtype=work)
+        for i, (u, b, v) in enumerate(_units(tuple(weights))):
             s = (z * u + b).sigmoid_()
-            by[2, i] = (grad * s).sum(dtype=torch.float64)
+            by[2, i] = (grad * s).sum(dtype=work)
             s = s.mul_(1 - s).mul_(v)
             by_x += u * s
             s *= grad
-            by[0, i], by[1, i] = (s * z).sum(dtype=torch.float64), s.sum(dtype=torch.float64)
-        by[0] *= weights[0].double().sigmoid()
-        by[2] *= weights[2].double().sigmoid()
+            by[0, i], by[1, i] = (s * z).sum(dtype=work), s.sum(dtype=work)
+        by[0] *= weights[0].to(work).sigmoid()
+        by[2] *= weights[2].to(work).sigmoid()
         return (by_x * grad).to(x.dtype), *(b.to(w.dtype) for b, w in zip(by, weights, strict=True))
 
 
@@ -110,11 +111,13 @@ def _wide(x: Tensor) -> Tensor:
     return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
-def _units(weights: tuple[Tensor, ...], z: Tensor) -> list[tuple[float, float, float]]:
+@in_float64
+def _units(weights: tuple[Tensor, ...]) -> list[tuple[float, float, float]]:
     u, b, v = F.softplus(weights[0].double()), weights[1].double(), F.softplus(weights[2].double())
     return list(zip(u.tolist(), b.tolist(), v.tolist(), strict=True))
 
 
+@in_float64
 def monotonic_inverse(y: Tensor, raw_scale: Tensor, shift: Tensor, raw_height: Tensor) -> Tensor:
     r"""The x at which :func:`monotonic` is y: -∞ for y ≤ 0, +∞ for y ≥ Σ v.
 

@@ -14,6 +14,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from ..engine.precision import in_float64
+
 MOST = 1 << 16  # pieces of a monotonic net; beyond, the sigmoids are computed themselves
 FOURTH = 0.128  # no less than the fourth derivative of the sigmoid is anywhere
 SLOPE = 2.0**-22  # error of the slope, in units of the largest slope that the weights allow
@@ -43,6 +45,7 @@ def plif_pieces(raw_slopes: Tensor, bound: float) -> Pieces:
     return Pieces(table, count / (2 * bound), float(count // 2), backward)
 
 
+@in_float64
 def steps_of(weights: tuple[Tensor, Tensor, Tensor], reach: float) -> int | None:
     """How many cubic pieces a monotonic net takes on [-reach, reach]; None if too many.
 

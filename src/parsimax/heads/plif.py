@@ -10,6 +10,7 @@ from torch.nn import functional as F
 
 from ..engine.arguments import Interval, check_number, check_scores
 from ..engine.modes import kernels_serve
+from ..engine.precision import in_float64
 from .fused_pointwise import plif_by_kernel
 from .pieces import Pieces, plif_pieces
 
@@ -64,6 +65,7 @@ def plif_formula(x: Tensor, raw_slopes: Tensor, bound: float) -> Tensor:
     return out.to(x.dtype)
 
 
+@in_float64
 def plif_table(raw_slopes: Tensor, bound: float, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """What each piece rises by, and the value at its left end; summed in float64 from 0 outwards, rounded once."""
     pieces = raw_slopes.shape[0]
@@ -74,6 +76,7 @@ def plif_table(raw_slopes: Tensor, bound: float, dtype: torch.dtype) -> tuple[Te
     return rise.clamp(min=torch.finfo(dtype).tiny).to(dtype), left.to(dtype)
 
 
+@in_float64
 def plif_inverse(y: Tensor, raw_slopes: Tensor, bound: float = 20.0) -> Tensor:
     r"""The x at which :func:`plif` is y.
 
@@ -95,7 +98,7 @@ def plif_inverse(y: Tensor, raw_slopes: Tensor, bound: float = 20.0) -> Tensor:
     """
     _check(y, raw_slopes, bound, "plif_inverse")
     pieces = raw_slopes.shape[0]
-    rise, left = plif_table(raw_slopes, bound, torch.float64)
+    rise, left = plif_table(raw_slopes.double(), bound, torch.float64)
     value = y.double()
     at = (torch.searchsorted(left.detach(), value.detach().reshape(-1), right=True) - 1).clamp(0, pieces - 1)
     piece = at.view_as(value)

@@ -18,7 +18,7 @@ from ..engine.arguments import Interval, check_number, check_scores
 from ..engine.chunked import Formula, Solve, Traced, evaluate
 from ..engine.clean import Clean, Parameter, as_tensor, clean, fallback, inside, poisoned
 from ..engine.modes import is_plain, kernels_serve
-from ..engine.precision import work_dtype
+from ..engine.precision import formula_dtype, work_dtype
 
 REDUCTIONS = ("mean", "sum", "none")
 # The losses of rows by a kernel, of (x, target, parameter, smoothing, class weights or None for ones, which count only
@@ -189,7 +189,7 @@ def soft_rows(bound: Bound, smoothing: float, x: Tensor, *rest: Tensor, solve: S
 def _coefficients(target: Tensor, options: Options, x: Tensor) -> Tensor:
     """What target probabilities, smoothing and class weights make of each ℓ_c, in the dtype of the scores."""
     if options.label_smoothing or options.weight is not None:
-        target = target.to(work_dtype(x.device))
+        target = target.to(formula_dtype(x))
     if options.label_smoothing:
         target = (1 - options.label_smoothing) * target + options.label_smoothing / x.shape[-1]
     return (target if options.weight is None else target * options.weight.to(target.dtype)).to(x.dtype)

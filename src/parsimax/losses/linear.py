@@ -14,7 +14,7 @@ from ..engine.chunked import flat_rows
 from ..engine.clean import as_tensor
 from ..engine.modes import is_plain, kernels_serve
 from ..engine.operators import define
-from ..engine.precision import work_dtype
+from ..engine.precision import formula_dtype, work_dtype
 from ..kernels.schemas import wide
 from .chunks import Plan, chunked_losses, logits_of, smooth_term, whole_losses
 from .contract import Options, check_class_weight, check_no_weight, check_targets, loss_dtype, reduced
@@ -123,13 +123,13 @@ def linear_entmax_loss(
 
 def _by_soft_kernel(plan: Plan, hidden: Tensor, weight: Tensor, bias: Tensor | None, *rest: Tensor) -> Tensor:
     *raw, target, class_weight = rest
-    work = work_dtype(hidden.device)
+    work = formula_dtype(hidden)
     if plan.smoothing:
         target = (1 - plan.smoothing) * target.to(work) + plan.smoothing / weight.shape[0]
     coefficients = (target.to(work) * class_weight.to(work)).to(wide(hidden))
     run = torch.ops.parsimax.linear_entmax_loss if torch.compiler.is_compiling() else _kernel
     loss: Tensor = run(hidden, weight, bias, raw[0] if raw else None, coefficients, plan.value, plan.softcap or 0.0)
-    return loss.to(work)
+    return loss.to(work_dtype(hidden.device))
 
 
 def _by_kernel(plan: Plan, hidden: Tensor, weight: Tensor, bias: Tensor | None, *rest: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ from ..engine.arguments import check_scores
 from ..engine.chunked import Solve, Traced, evaluate
 from ..engine.clean import as_tensor, clean, inside
 from ..engine.modes import is_plain, kernels_serve
-from ..engine.precision import work_dtype
+from ..engine.precision import formula_dtype
 from ..mappings.declaration import Entry
 from ..mappings.registry import MappingLike, resolve
 from ..mappings.sparsehourglass import hourglass_scale
@@ -48,7 +48,7 @@ def _log_loss(p: Tensor, target: Tensor) -> Tensor:
 
 def _rows_loss(entry: Entry, settings: dict[str, Any], scores: Tensor, target: Tensor, where: str) -> Tensor:
     """One loss per row, for a target that sums to 1."""
-    work = work_dtype(scores.device)
+    work = formula_dtype(scores)
     if entry.regulariser is not None:
         bound: Bound = bind(entry, settings, where, keep_entropy=True)
         raw = [as_tensor(p, scores, scores.dim() - 1, where) for p in bound.parameters]
@@ -142,7 +142,7 @@ def multilabel_loss(
             f"{where}: targets must have the shape of scores {tuple(scores.shape)}, got {tuple(targets.shape)}"
         )
     entry, settings = resolve(mapping, settings, where)
-    y = targets.to(work_dtype(scores.device))
+    y = targets.to(formula_dtype(scores))
     if is_plain(y) and y.device.type == "cpu" and (y < 0).any():
         raise ValueError(f"{where}: targets must not be negative, got {y.min().item():g}")
     size = y.sum(-1, keepdim=True)

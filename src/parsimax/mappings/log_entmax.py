@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ..engine.arguments import Interval, check_number, check_scores
-from ..engine.precision import softmax_dtype, work_dtype
+from ..engine.precision import formula_dtype, softmax_dtype
 from .entmax import entmax
 
 
@@ -53,5 +53,5 @@ def log_entmax(
     """
     check_scores(scores, dtype, "log_entmax", least=0)
     scores = scores if dtype is None else scores.to(dtype)
-    wide = entmax(scores, alpha, dim, mask=mask, dtype=work_dtype(scores.device))
+    wide = entmax(scores, alpha, dim, mask=mask, dtype=formula_dtype(scores))
     return floored_log(wide, floor, "log_entmax").to(dtype or softmax_dtype(scores))

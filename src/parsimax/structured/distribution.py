@@ -23,8 +23,9 @@ class Distribution:
         probabilities: (pairs,), above 0; those of an item sum to 1. Differentiable.
         marginals: the shape of the scores: how probable each part is. Differentiable.
         counts: the shape of the batch: how many structures an item has.
-        gap: the shape of the batch, float64: the certificate. How much the best of *all* structures gains over the
-            answer, to first order, which bounds how far its objective is from the optimum. 0 up to rounding is a proof.
+        gap: the shape of the batch, float64 (float32 on devices without it): the certificate. How much the best of
+            *all* structures gains over the answer, to first order, which bounds how far its objective is from the
+            optimum. 0 up to rounding is a proof.
         iterations: the shape of the batch: steps of the active set, 0 for closed forms.
 
     Example:

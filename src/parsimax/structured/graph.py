@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from ..engine.precision import in_float64
 from .active_set import Limits
 from .custom import Custom
 from .distribution import projected
@@ -192,6 +193,7 @@ class FactorGraph:
         self.placed.append(Placed(placed, index.clamp(min=0), mask.expand(index.shape), index >= 0))
         return self
 
+    @in_float64
     def solve(self, scores: Tensor, *extras: Tensor, tolerance: float = 1e-8, max_iter: int = 10_000) -> Relaxation:
         """The marginals of all variables.
 

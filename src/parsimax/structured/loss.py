@@ -7,6 +7,7 @@ import math
 import torch
 from torch import Tensor, nn
 
+from ..engine.precision import in_float64
 from .bits import Bits
 from .sparsemap import _check_structure, sparsemap
 from .structure import LabelStructure, Problem, Scores, Structure
@@ -14,6 +15,7 @@ from .structure import LabelStructure, Problem, Scores, Structure
 REDUCTIONS = ("mean", "sum", "none")
 
 
+@in_float64
 def sparsemap_loss(
     scores: Scores,
     target: Tensor,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from ..engine.precision import in_float64
 from .active_set import Limits, Start
 from .closed import in_closed_form
 from .custom import Custom
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from .structure import Problem
 
 
+@in_float64
 def sparsemap(
     scores: Scores,
     structure: Structure,

@@ -8,6 +8,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from ..engine.precision import has_float64, in_float64, moved
 from ..mappings import sparsemax
 from .custom import Custom
 from .distribution import Distribution, assemble
@@ -17,6 +18,7 @@ from .sparsemap import _check_structure, _count
 from .structure import Problem, Scores, Structure
 
 
+@in_float64
 def topk(scores: Scores, structure: Structure, k: int) -> Distribution:
     r"""Top-k sparsemax over structures: the sparsemax of the k best, which is that of all if the gap is 0.
 
@@ -66,6 +68,15 @@ def topk(scores: Scores, structure: Structure, k: int) -> Distribution:
 
 def listed(scores: Scores, structure: Structure, mapping: Callable[[Tensor], Tensor], most: int) -> Distribution:
     """Any mapping over *all* structures, which must not be more than ``most``."""
+    device = (scores if isinstance(scores, Tensor) else scores[0]).device
+    if has_float64(device):
+        return _listed(scores, structure, mapping, most)
+    # The mapping may have parameters, which are on the device of the scores.
+    return _listed(scores, structure, lambda theta: mapping(moved(theta, device, narrow=True)).to(theta), most)
+
+
+@in_float64
+def _listed(scores: Scores, structure: Structure, mapping: Callable[[Tensor], Tensor], most: int) -> Distribution:
     problem = structure.problem(scores, "listed")
     if isinstance(structure, OneOf):
         codes = torch.arange(problem.unary.shape[-1], device=problem.unary.device).expand(problem.unary.shape)

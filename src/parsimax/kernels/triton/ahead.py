@@ -48,6 +48,14 @@ class Job:
     common: bool = field(default=False, compare=False)  # among the most used
 
     @property
+    def quick(self) -> bool:
+        """To compile: no search for any α, nothing of several passes over tiles."""
+        from .device import steps
+
+        slow = ("attention.", "normmax.", "order.topk")
+        return self.constants.get("KIND") != steps.ANY.value and not self.name.startswith(slow)
+
+    @property
     def name(self) -> str:
         return f"{self.kernel.fn.__module__.rpartition('.')[2]}.{self.kernel.fn.__name__}"
 
@@ -134,6 +142,19 @@ def jobs() -> list[Job]:
         first = found.setdefault(code, job)
         found[code] = replace(first, common=first.common or job.common)
     return list(found.values())
+
+
+def selection(arch: str) -> list[Job]:
+    """What ``make test`` compiles for an architecture, within its two minutes.
+
+    One architecture compiles all that is common, the others some of it. Beside these each has a part of what compiles
+    in half a second, another part than its neighbours: no powers of any α, no attention. What differs between
+    architectures is the back end of Triton.
+    """
+    every, number = jobs(), [*TARGETS].index(arch)
+    common = [job for job in every if job.common]
+    quick = [job for job in every if job.quick and not job.common]
+    return (common if arch == "sm_90" else common[number::6]) + quick[4 * number :: 17]
 
 
 def usage_of(number: int, arch: str) -> Usage:

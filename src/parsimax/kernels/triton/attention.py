@@ -49,7 +49,9 @@ class Plan:
         self.alpha = q if alpha is None else alpha
         self.more = (*strides(mask, 4), *strides(alpha, 3))
         kind = KINDS[value] if fixed else steps.ANY
-        self.table = launch.attention(max(dim, dimv), q.element_size(), kind == steps.ANY, dropout > 0)
+        self.table = launch.attention(
+            max(dim, dimv), q.element_size(), kind == steps.ANY, dropout > 0 or self.H != self.KVH
+        )
         self.tiles, self.blocks = -(-self.L // self.table.BM), -(-self.S // self.table.BN)
         self.shape = {
             "GROUP": self.H // max(1, self.KVH),
@@ -118,7 +120,7 @@ def attention_fwd(
     index = new((*lead, cap), dtype=torch.int32)
     if out.numel() and plan.S:
         live, by_head, by_tile = plan.live(index)
-        kernels.forward[(plan.tiles, plan.B * plan.H)](
+        kernels.forward[(plan.tiles * plan.B * plan.H,)](
             plan.q, plan.k, plan.v, plan.mask, plan.alpha, drop, out, state, live,
             *plan.q.stride()[:3], *plan.k.stride()[:3], *plan.v.stride()[:3], *plan.more, by_head, by_tile,
             plan.H, plan.L, plan.S, scale, rescale, KEEP=keep, **plan.options(),
@@ -161,11 +163,11 @@ def attention_bwd(
     sizes = (plan.q, plan.k, plan.v, g)
     places = (*(x for t in sizes for x in t.stride()[:3]), *plan.more, by_head, by_tile)
     given = (*sizes, plan.mask, plan.alpha, drop, state, live)
-    kernels.queries[(plan.tiles, plan.B * plan.H)](
+    kernels.queries[(plan.tiles * plan.B * plan.H,)](
         *given, dq, facts, dalpha, dmask if by_mask else None, *places, plan.H, plan.L, plan.S, scale, rescale,
         BY_ALPHA=alpha is not None, BY_MASK=by_mask, **plan.options(),
     )  # fmt: skip
-    kernels.keys[(plan.blocks, plan.B * plan.KVH)](
+    kernels.keys[(plan.blocks * plan.B * plan.KVH,)](
         *given, facts, dk, dv, *places, plan.KVH, plan.L, plan.S, scale, rescale, **plan.options()
     )
     return dq, dk, dv, dalpha, dmask

@@ -71,8 +71,11 @@ class Attention(NamedTuple):
     stages: int
 
 
-def attention(dim: int, size: int, heavy: bool, dropout: bool = False) -> Attention:
-    """For heads of up to ``dim`` numbers of ``size`` bytes; ``heavy``: powers of any α."""
+def attention(dim: int, size: int, heavy: bool, more: bool = False) -> Attention:
+    """For heads of up to ``dim`` numbers of ``size`` bytes; ``heavy``: powers of any α; ``more``: dropout or groups.
+
+    These take registers of their own, which large heads of any α have not got.
+    """
     measured = MEASURED.get("attention", {}).get(f"{power(dim)}, {size}, {heavy}")
     if measured:
         return Attention(*measured)
@@ -80,5 +83,5 @@ def attention(dim: int, size: int, heavy: bool, dropout: bool = False) -> Attent
         return Attention(32, 32, 1, 1)
     if size == 4:  # three products for one, and twice the registers for what is multiplied
         return Attention(16, 16, 4 if dim <= 64 else 8, 1)
-    many = dim > 128 or (dropout and heavy and dim > 64)
+    many = dim > 128 or (more and heavy and dim > 64)
     return Attention(16, 16, 8, 1) if many else Attention(32, 32, 4, 1)

@@ -93,6 +93,13 @@ def may_live(z, E, b, KIND: tl.constexpr):
 
 
 @triton.jit
+def place(tiles):
+    """(tile, head of the batch) of a program, on one axis of the grid: the others end at 65535 on NVIDIA's GPUs."""
+    i = tl.program_id(0)
+    return i % tiles, (i // tiles).to(tl.int64)
+
+
+@triton.jit
 def last_block(tile, S, BM: tl.constexpr, BN: tl.constexpr, CAUSAL: tl.constexpr):
     """How many key blocks a query tile sees."""
     if CAUSAL:
@@ -108,8 +115,7 @@ def forward(Q, K, V, Mask, Alpha, Drop, Out, State, Live,
             KEEP: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, D: tl.constexpr, DIM: tl.constexpr,
             DV: tl.constexpr, DIMV: tl.constexpr, PRECISION: tl.constexpr):  # fmt: skip
     """BM queries of one head. Live is bytes, (head, tile, block) by its strides; always there."""
-    tile = tl.program_id(0)
-    bh = tl.program_id(1).to(tl.int64)
+    tile, bh = place(tl.cdiv(L, BM))
     batch, h = bh // H, bh % H
     rows = tile * BM + tl.arange(0, BM)[:, None]
     Q += batch * sqb + h * sqh
@@ -299,8 +305,7 @@ def queries(Q, K, V, G, Mask, Alpha, Drop, State, Live, Dq, Facts, Dalpha, Dmask
             BY_ALPHA: tl.constexpr, BY_MASK: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, D: tl.constexpr,
             DIM: tl.constexpr, DV: tl.constexpr, DIMV: tl.constexpr, PRECISION: tl.constexpr):  # fmt: skip
     """dq, dα and the gradient by the mask, and three facts a query for :func:`keys`: mean, log of the sum, ties."""
-    tile = tl.program_id(0)
-    bh = tl.program_id(1).to(tl.int64)
+    tile, bh = place(tl.cdiv(L, BM))
     batch, h = bh // H, bh % H
     rows = tile * BM + tl.arange(0, BM)[:, None]
     K += batch * skb + (h // GROUP) * skh
@@ -394,8 +399,7 @@ def keys(Q, K, V, G, Mask, Alpha, Drop, State, Live, Facts, Dk, Dv,
          BM: tl.constexpr, BN: tl.constexpr, D: tl.constexpr, DIM: tl.constexpr, DV: tl.constexpr, DIMV: tl.constexpr,
          PRECISION: tl.constexpr):  # fmt: skip
     """dk and dv of BN keys, from every head that reads them."""
-    j = tl.program_id(0)
-    bk = tl.program_id(1).to(tl.int64)
+    j, bk = place(tl.cdiv(S, BN))
     batch, kv = bk // KVH, bk % KVH
     at = j * BN + tl.arange(0, BN)[:, None]
     cols = j * BN + tl.arange(0, BN)[None, :]
