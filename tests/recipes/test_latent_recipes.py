@@ -218,3 +218,54 @@ def test_messages_are_heard_alike_whether_many_or_few():
         finally:
             model.MANY = held
     torch.testing.assert_close(many.losses, few.losses)
+
+
+SAMPLED = ["sfe", "sfe+", "nvil", "gumbel", "st-gumbel"]
+
+
+@pytest.mark.parametrize("method", [*SAMPLED, "sum-sample", "dense"])
+def test_messages_are_judged_as_they_are_sent(method):
+    """In expectation over whole messages, also where training sends relaxed ones: no figure depends on a draw."""
+    task = task_of("emergent", f"method={method}").eval()
+    images = task.val.part(slice(50))
+    with torch.no_grad():
+        p = torch.softmax(task.scores(task.round(images, [*range(50)])[0]), -1)
+        seen = task.look(task.round(images, [*range(50)])[1]) @ task.listen.weight  # (images, candidates, messages)
+        right = (seen[:, :1] > seen[:, 1:]).all(1)
+    assert task.figures(images)["expected accuracy"] == pytest.approx((p * right).sum(-1).mean().item(), abs=1e-6)
+
+
+@pytest.mark.parametrize("method", SAMPLED)
+def test_bits_are_judged_as_they_are_sent(method):
+    """Rate and distortion are those of whole bits: a relaxed method has those of one that samples."""
+    task = task_of("bitvae", f"method={method}").eval()
+    levels = task.val.levels[:40]
+    every = torch.tensor([[float(c) for c in f"{number:08b}"] for number in range(256)])
+    with torch.no_grad():
+        task.encoder[-1].weight *= 20  # so that bits matter
+        p = torch.softmax(task.scores(levels) @ every.T, -1)
+        losses = torch.stack([task.distortion(levels, z.expand(40, 8)) for z in every], -1)
+        found = task.figures(task.val, 40, 2)
+    mean, rate = (p * losses).sum(-1), (p * p.log()).sum(-1) + 8 * math.log(2)
+    error = ((p * losses.square()).sum(-1) - mean.square()).mean().sqrt().item() / math.sqrt(40 * 16)
+    assert found["rate"] == pytest.approx(rate.mean().item(), rel=1e-4)
+    assert abs(found["distortion"] - mean.mean().item()) < 4 * error
+
+
+def test_figures_are_those_of_the_outputs():
+    entry = find("ssvae").recipe()
+    task = task_of("ssvae")
+    found = entry.evaluate(task, task.settings, "test", print)
+    right = [one["class"] == one["wanted"] for one in found.outputs]
+    assert found.figures["examples"] == len(right)
+    assert found.figures["accuracy"] == pytest.approx(sum(right) / len(right))
+
+
+@pytest.mark.parametrize("name", ["emergent", "bitvae"])
+def test_examples_are_those_that_were_judged(name, monkeypatch):
+    entry, task = find(name).recipe(), task_of(name)
+    module = sys.modules[type(task).__module__]
+    for place in (module, sys.modules[type(entry).__module__]):
+        if hasattr(place, "SHOWN"):
+            monkeypatch.setattr(place, "SHOWN", 20)
+    assert entry.evaluate(task, task.settings, "test", print).figures["examples"] == 20

@@ -41,6 +41,17 @@ def method_of(name: str, own: Latent, context: int, k: int = 10) -> Method:
     return made[name]()
 
 
+def judge_of(method: Method, samples: int | None = None) -> Method:
+    """What asks every method the same at evaluation: the expectation under its distribution over discrete z.
+
+    A method that sums is its own judge. One that samples, relaxed or not, has a softmax over z: all of them are summed,
+    or so many ``samples`` drawn where there are too many.
+    """
+    if isinstance(method, (Marginal, TopK, SparseMAP)):
+        return method
+    return Marginal("softmax") if samples is None else ScoreFunction(samples=samples)
+
+
 def at_step(method: Method, step: int, own: Latent) -> None:
     """The Gumbel temperature of a step: max(0.5, exp(−rt)), a function of the step alone."""
     if isinstance(method, Gumbel):

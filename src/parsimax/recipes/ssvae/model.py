@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ...latent import Best, Expected, expected_loss
+from ...latent import Best, Expected, Method, expected_loss
 from ...losses import sparsemax_loss
 from ...mappings import softmax, sparsemax
 from ..images.data import CLASSES, Images
@@ -18,7 +18,7 @@ from ..images.recipe import ImageTask
 from ..kit.batches import Shuffled
 from .settings import Settings
 
-CHUNK = 2000
+CHUNK = 2000  # images at a time; so many are looked at during training
 
 
 class SSVAE(ImageTask):
@@ -59,11 +59,11 @@ class SSVAE(ImageTask):
         wrong = sparsemax_loss(scores, labels) if self.sparse else F.cross_entropy(scores, labels)
         return wrong + (self.negative_elbo(x, as_vector(labels, CLASSES)).mean() + math.log(CLASSES)) / self.size
 
-    def unsupervised(self, x: Tensor) -> Expected:
+    def unsupervised(self, x: Tensor, method: Method) -> Expected:
         return expected_loss(
             self.classifier(x),
             lambda example, z: self.negative_elbo(x[example], as_vector(z, CLASSES)),
-            self.method,
+            method,
             context=x,
         )
 
@@ -74,7 +74,7 @@ class SSVAE(ImageTask):
         if step < own.train.supervised:
             return total
         at_step(self.method, step, own.latent)
-        out = self.unsupervised(torch.bernoulli(unlabelled))
+        out = self.unsupervised(torch.bernoulli(unlabelled), self.method)
         self.log("train/calls", out.calls.float().mean())
         bound = (out.loss - own.latent.entropy * out.entropy).mean() + math.log(CLASSES)
         return total + own.train.unlabelled * bound / self.size + out.baseline_loss / self.size**2
@@ -88,21 +88,30 @@ class SSVAE(ImageTask):
 
     @torch.no_grad()
     def figures(self, images: Images) -> dict[str, float]:
-        """The same questions of every method: the most probable class, and the bound with it."""
+        """The same questions of every method: the most probable class, and the bound with it.
+
+        The class is that of the image as it is, as in predictions; bound and calls are those of black and white images
+        drawn from it, as in training.
+        """
         torch.manual_seed(0)
-        images = images.part(slice(CHUNK))
-        x = images.pixels().to(self.device).round()
-        scores, labels = self.classifier(x), images.labels.to(self.device)
-        best = expected_loss(scores, lambda e, z: self.negative_elbo(x[e], as_vector(z, CLASSES)), Best())
-        out = self.unsupervised(x)
+        totals: dict[str, float] = {}
+        for some in torch.arange(len(images)).split(CHUNK):
+            for name, value in self.measured(images.pixels(some), images.labels[some]).items():
+                totals[name] = totals.get(name, 0.0) + value.sum().item() / len(images)
+        return totals
+
+    def measured(self, pixels: Tensor, labels: Tensor) -> dict[str, Tensor]:
+        pixels, labels = pixels.to(self.device), labels.to(self.device)
+        x = torch.bernoulli(pixels)
+        best = self.unsupervised(x, Best())
         return {
-            "accuracy": (scores.argmax(-1) == labels).float().mean().item(),
-            "calls": out.calls.float().mean().item(),
-            "loss": (best.loss.mean().item() + math.log(CLASSES)) / self.size,
+            "accuracy": (self.classifier(pixels).argmax(-1) == labels).float(),
+            "calls": self.unsupervised(x, self.method).calls.float(),
+            "loss": (best.loss + math.log(CLASSES)) / self.size,
         }
 
     def validate(self) -> dict[str, float]:
-        return self.figures(self.val)
+        return self.figures(self.val.part(slice(CHUNK)))
 
     def describe(self, pixels: Tensor) -> list[dict[str, Any]]:
         p = (sparsemax if self.sparse else softmax)(self.classifier(pixels))
