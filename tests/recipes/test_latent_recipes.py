@@ -269,3 +269,46 @@ def test_examples_are_those_that_were_judged(name, monkeypatch):
         if hasattr(place, "SHOWN"):
             monkeypatch.setattr(place, "SHOWN", 20)
     assert entry.evaluate(task, task.settings, "test", print).figures["examples"] == 20
+
+
+@pytest.mark.parametrize("method", ["sfe", "sfe+", "dense"])
+def test_the_reward_for_being_right(method):
+    """The loss is the chance to be wrong; what is compared between methods stays the surprise."""
+    log, right = (task_of("emergent", f"method={method}", f"reward={one}") for one in ("log", "right"))
+    right.load_state_dict(log.state_dict())
+    x, candidates = log.round(log.val, [*range(30)])
+    surprise, wrong = (task.play(x, candidates, task.eval().method.eval()) for task in (log, right))
+    if method == "dense":
+        torch.testing.assert_close(wrong.losses, 1 - (-surprise.losses).exp())
+    assert 0 < wrong.loss.min() and wrong.loss.max() < 1 and surprise.loss.max() > 1
+    wrong.loss.sum().backward()
+    assert right.sender[0].weight.grad.abs().sum() > 0 and right.listen.weight.grad.abs().sum() > 0
+    assert log.figures(log.val)["loss"] == pytest.approx(right.figures(right.val)["loss"])
+
+
+def test_the_baseline_of_nvil_is_the_papers():
+    widths = [layer.weight.shape[0] for layer in task_of("emergent", "method=nvil").method.network[::2]]
+    assert widths == [8, 8, 8, 1]
+
+
+def test_labels_weigh_as_they_are_told():
+    images = splits(None)["val"]
+    found = []
+    for weight in (0, 1, 3):
+        task = task_of("ssvae", f"label_weight={weight}")
+        torch.manual_seed(0)
+        found.append(task.supervised(images.pixels(slice(8)), images.labels[:8]).item())
+    assert found[2] - found[0] == pytest.approx(3 * (found[1] - found[0]), rel=1e-4) and found[1] > found[0]
+
+
+def test_plans_have_the_rows_of_the_paper():
+    sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+    try:
+        from tuned_plans import PLANS
+    finally:
+        sys.path.pop(0)
+    assert {"sfe, 0/1", "sfe+, 0/1"} < PLANS["emergent"].cells.keys()
+    for name, plan in PLANS.items():
+        if name in ("emergent", "ssvae", "bits32", "bits128"):
+            for words in plan.cells.values():
+                changed(find(plan.recipe).settings(), dict(word.split("=") for word in [*words, *plan.common])).check()

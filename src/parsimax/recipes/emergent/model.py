@@ -49,7 +49,10 @@ def sender(kind: str, size: int, width: int, hidden: int, messages: int) -> nn.S
 
 
 class Game(ImageTask):
-    """The receiver's loss is its surprise at the right image, in expectation over the message."""
+    """The receiver's loss is its surprise at the right image, in expectation over the message.
+
+    Or, with ``reward=right``, its chance to choose another: the 0/1 loss, in expectation over its choice too.
+    """
 
     monitor, mode, unit = "accuracy", "max", "images"
 
@@ -93,7 +96,9 @@ class Game(ImageTask):
                 heard = self.listen(as_vector(z, self.settings.model.messages))
                 scores = torch.einsum("pcw,pw->pc", seen.index_select(0, example), heard)
             right = (scores[:, :1] > scores[:, 1:]).all(-1)
-            return -torch.log_softmax(scores, -1)[:, 0], {"right": right.float()}
+            log_p = torch.log_softmax(scores, -1)[:, 0]
+            wrong = -log_p if self.settings.model.reward == "log" else -log_p.expm1()
+            return wrong, {"right": right.float(), "surprise": -log_p}
 
         return expected_loss(self.scores(x), surprise, method, context=x)  # type: ignore[arg-type]
 
@@ -118,7 +123,7 @@ class Game(ImageTask):
             "expected accuracy": every.metrics["right"].mean().item(),
             "calls": own.calls.float().mean().item(),
             "messages": float(best.z.unique().numel()),
-            "loss": best.loss.mean().item(),
+            "loss": best.metrics["surprise"].mean().item(),
         }
 
     def validate(self) -> dict[str, float]:

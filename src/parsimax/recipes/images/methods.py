@@ -33,7 +33,7 @@ def method_of(name: str, own: Latent, context: int, k: int = 10) -> Method:
         "sparsemap": lambda: SparseMAP(),
         "sfe": lambda: ScoreFunction("mean"),
         "sfe+": lambda: ScoreFunction("second-sample"),
-        "nvil": lambda: ScoreFunction(mlp(context, width, width, 1)),
+        "nvil": lambda: ScoreFunction(mlp(context, width, width, width, 1)),
         "sum-sample": lambda: SumAndSample(1),
         "gumbel": lambda: Gumbel(),
         "st-gumbel": lambda: Gumbel(hard=True),

@@ -57,7 +57,8 @@ class SSVAE(ImageTask):
     def supervised(self, x: Tensor, labels: Tensor) -> Tensor:
         scores = self.classifier(x)
         wrong = sparsemax_loss(scores, labels) if self.sparse else F.cross_entropy(scores, labels)
-        return wrong + (self.negative_elbo(x, as_vector(labels, CLASSES)).mean() + math.log(CLASSES)) / self.size
+        bound = self.negative_elbo(x, as_vector(labels, CLASSES)).mean() + math.log(CLASSES)
+        return self.settings.train.label_weight * wrong + bound / self.size
 
     def unsupervised(self, x: Tensor, method: Method) -> Expected:
         return expected_loss(
