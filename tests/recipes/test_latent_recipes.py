@@ -280,7 +280,7 @@ def test_the_reward_for_being_right(method):
     surprise, wrong = (task.play(x, candidates, task.eval().method.eval()) for task in (log, right))
     if method == "dense":
         torch.testing.assert_close(wrong.losses, 1 - (-surprise.losses).exp())
-    assert 0 < wrong.loss.min() and wrong.loss.max() < 1 and surprise.loss.max() > 1
+    assert wrong.loss.min() > 0 and wrong.loss.max() < 1 and surprise.loss.max() > 1
     wrong.loss.sum().backward()
     assert right.sender[0].weight.grad.abs().sum() > 0 and right.listen.weight.grad.abs().sum() > 0
     assert log.figures(log.val)["loss"] == pytest.approx(right.figures(right.val)["loss"])
