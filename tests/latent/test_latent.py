@@ -199,6 +199,17 @@ def test_long_chains_and_large_trees_are_drawn():
         assert ((surprise.mean(1) - own.entropy()).abs() < 4.5 * surprise.std(1) / 20).all()
 
 
+@pytest.mark.parametrize("name", ["tree", "single root"])
+@pytest.mark.parametrize("win", [10, 40, 300])
+def test_cycles_that_win_by_much_cost_no_digits(name, win):
+    scores = TWINS[name].scores(3, 1.0)
+    scores[:, 0, 2] += win  # two words want each other as heads
+    scores[:, 1, 1] += win
+    found = parsimax.latent.gibbs.of(TWINS[name].structure, scores)
+    torch.testing.assert_close(found.log_z, TWINS[name].values(scores).logsumexp(1), atol=1e-11, rtol=0)
+    assert TWINS[name].structure.holds(found.sample(50)).all()
+
+
 @pytest.mark.parametrize("name", TWINS)
 @pytest.mark.parametrize("hard", [False, True])
 def test_gumbel_on_every_structure(name, hard):

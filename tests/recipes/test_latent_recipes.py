@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from parsimax import cli
+from parsimax.latent import Best
 from parsimax.recipes import find
 from parsimax.recipes.images.data import splits
 from parsimax.recipes.kit.recipe import DataError
@@ -40,7 +41,7 @@ def task_of(name, *words):
     settings = changed(entry.settings(), dict(word.split("=") for word in [*TINY[name], "baseline=8", *words]))
     settings.check()
     task = entry.recipe().reopen(settings, None)
-    task.log = lambda *_: None  # there is no trainer
+    task.log = lambda *_, **__: None  # there is no trainer
     return task
 
 
@@ -312,3 +313,30 @@ def test_plans_have_the_rows_of_the_paper():
         if name in ("emergent", "ssvae", "bits32", "bits128"):
             for words in plan.cells.values():
                 changed(find(plan.recipe).settings(), dict(word.split("=") for word in [*words, *plan.common])).check()
+
+
+def test_what_a_bit_changes():
+    """Titles name the bits; a cell is the image with that bit on less the one with it off."""
+    task = task_of("bitvae")
+    titles, rows = task.switches(task.val, rows=3, columns=4)
+    assert titles[:2] == ["image", "drawn"] and len(titles) == 6 and len(rows) == 3
+    (_, first), bit = rows[0], int(titles[2].removeprefix("bit "))
+    z = task.expected(task.val.levels[:1], Best()).z.repeat(2, 1)
+    z[0, bit], z[1, bit] = 1, 0
+    on, off = task.drawn(z)
+    torch.testing.assert_close(first[2], on - off)
+
+
+def test_calls_are_told_by_class():
+    task = task_of("ssvae", "method=sparse")
+    with torch.no_grad():
+        for parameter in task.classifier.parameters():
+            parameter *= 3  # so that some images are clear and some not
+    logged = {}
+    task.log = lambda name, value, **_: logged.update({name: value})
+    found = task.validate()
+    classes = torch.tensor([logged[f"calls by class/{label}"] for label in range(10)])
+    share = task.val.labels.bincount(minlength=10) / len(task.val)
+    assert (classes * share).sum().item() == pytest.approx(found["calls"], rel=1e-5) and classes.std() > 0
+    figures = find("ssvae").recipe().evaluate(task, task.settings, "val", print).figures
+    assert [*figures["calls by class"].values()] == pytest.approx(classes.tolist())

@@ -149,17 +149,24 @@ class BitVAE(ImageTask):
         return (p * torch.arange(self.brightest + 1)).sum(-1) / self.brightest
 
     @torch.no_grad()
-    def switches(self, images: Images, rows: int = 5, columns: int = 8) -> list[tuple[str, list[Tensor]]]:
-        """Images, what is drawn from their bits, and what the bits that change most change."""
-        levels = images.levels[:rows]
-        best = self.expected(levels, Best()).z
-        found = []
-        for image, z in zip(images.pixels(slice(rows)), best, strict=True):
-            flipped = z + torch.eye(len(z)) * (1 - 2 * z)
-            here, there = self.drawn(z[None])[0], self.drawn(flipped)
-            most = (there - here).abs().sum(-1).argsort(descending=True)[:columns]
-            found.append((f"bits {most.tolist()}", [image, here, *there[most]]))
-        return found
+    def switches(
+        self, images: Images, rows: int = 5, columns: int = 8
+    ) -> tuple[list[str], list[tuple[str, list[Tensor]]]]:
+        """Titles; and a row an image: itself, what its bits draw, and what each bit that is switched on changes.
+
+        The bits are those that change most in all rows.
+        """
+        best = self.expected(images.levels[:rows], Best()).z
+        one = torch.eye(best.shape[1])
+        change = torch.stack([self.drawn(z * (1 - one) + one) - self.drawn(z * (1 - one)) for z in best])
+        most = change.abs().sum((0, 2)).argsort(descending=True)[:columns]
+        found = [
+            (f"a {label}", [image, self.drawn(z[None])[0], *each[most]])
+            for label, image, z, each in zip(
+                images.labels.tolist(), images.pixels(slice(rows)), best, change, strict=False
+            )
+        ]
+        return ["image", "drawn", *(f"bit {bit}" for bit in most.tolist())], found
 
     @torch.no_grad()
     def samples(self, count: int) -> list[Tensor]:

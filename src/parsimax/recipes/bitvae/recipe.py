@@ -35,8 +35,9 @@ class BitVAERecipe(ImageRecipe[Settings, BitVAE]):
     def report(self, task: BitVAE, settings: Settings, run: Run, folder: Path) -> list[Path]:
         val = splits(settings.data.root)["val"]
         task.eval()
+        titles, rows = task.switches(val)
         own = {
-            "bits.png": grid(task.switches(val), val.side),
+            "bits.png": grid(rows, val.side, titles, plain=2),
             "samples.png": grid([("prior", task.samples(10))], val.side),
         }
         return self.pictures(task, run, folder, ("loss", "calls", "support 1"), own)

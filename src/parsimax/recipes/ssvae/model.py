@@ -18,6 +18,7 @@ from ..images.recipe import ImageTask
 from ..kit.batches import Shuffled
 from .settings import Settings
 
+BY_CLASS = "calls by class"
 CHUNK = 2000  # images at a time; so many are looked at during training
 
 
@@ -88,18 +89,21 @@ class SSVAE(ImageTask):
         return len(batch[0])
 
     @torch.no_grad()
-    def figures(self, images: Images) -> dict[str, float]:
+    def figures(self, images: Images) -> dict[str, Any]:
         """The same questions of every method: the most probable class, and the bound with it.
 
         The class is that of the image as it is, as in predictions; bound and calls are those of black and white images
         drawn from it, as in training.
         """
         torch.manual_seed(0)
-        totals: dict[str, float] = {}
-        for some in torch.arange(len(images)).split(CHUNK):
-            for name, value in self.measured(images.pixels(some), images.labels[some]).items():
-                totals[name] = totals.get(name, 0.0) + value.sum().item() / len(images)
-        return totals
+        parts = [
+            self.measured(images.pixels(some), images.labels[some]) for some in torch.arange(len(images)).split(CHUNK)
+        ]
+        found = {name: torch.cat([part[name].cpu() for part in parts]) for name in parts[0]}
+        figures: dict[str, Any] = {name: values.mean().item() for name, values in found.items()}
+        classes = images.labels.unique().tolist()
+        figures[BY_CLASS] = {str(one): found["calls"][images.labels == one].mean().item() for one in classes}
+        return figures
 
     def measured(self, pixels: Tensor, labels: Tensor) -> dict[str, Tensor]:
         pixels, labels = pixels.to(self.device), labels.to(self.device)
@@ -112,7 +116,10 @@ class SSVAE(ImageTask):
         }
 
     def validate(self) -> dict[str, float]:
-        return self.figures(self.val.part(slice(CHUNK)))
+        figures = self.figures(self.val.part(slice(CHUNK)))
+        for label, value in figures.pop(BY_CLASS).items():  # for the report; ten more would make the line too long
+            self.log(f"{BY_CLASS}/{label}", value, batch_size=1)
+        return figures
 
     def describe(self, pixels: Tensor) -> list[dict[str, Any]]:
         p = (sparsemax if self.sparse else softmax)(self.classifier(pixels))
