@@ -76,8 +76,8 @@ def expected_loss(
             f"expected_loss: scores have one dimension of examples before those of {chosen}, {chosen.form}, got "
             f"{tuple(first.shape)}; flatten several into one"
         )
-    with torch.no_grad():
-        chosen.problem(scores, "expected_loss")  # raises what is wrong with the scores in this function's name
+    with torch.no_grad():  # raises what is wrong with the scores, in the name of this function
+        chosen.problem(scores[:0] if isinstance(scores, Tensor) else scores, "expected_loss")
     if chunk is not None and (not isinstance(chunk, int) or chunk < 1):
         raise ValueError(f"expected_loss: chunk is a whole number of pairs, 1 or more, got {chunk!r}")
     out: Expected = method(scores, loss_of, chosen, context, chunk)

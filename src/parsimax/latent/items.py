@@ -17,12 +17,15 @@ class Items:
     def __init__(self, structure: Structure, problem: Problem, allowed: Tensor) -> None:
         self.structure, self.whole = structure, problem
         self.rows = allowed.nonzero()[:, 0]
+        self.every = len(self.rows) == problem.items  # the common case, which needs no copies
         self.clean = ~problem.broken[self.rows]
-        extra = problem.extra
-        if extra is not None and len(extra) == problem.items:
-            extra = extra[self.rows]
+        self.spoiled = bool(problem.broken.any())
+        unary, extra = problem.unary, problem.extra
+        if not self.every:
+            unary = unary[self.rows]
+            extra = extra if extra is None or len(extra) != problem.items else extra[self.rows]
         none = torch.zeros_like(self.clean)  # the scores of broken items are zeros, which any solver takes
-        self.part = replace(problem, unary=problem.unary[self.rows], extra=extra, batch=(len(self.rows),), broken=none)
+        self.part = replace(problem, unary=unary, extra=extra, batch=(len(self.rows),), broken=none)
 
     def local(self, times: int) -> Tensor:
         """(rows · times,): the place of each pair's item among the rows."""
@@ -30,8 +33,8 @@ class Items:
 
     def back(self, values: Tensor) -> Tensor:
         """(rows,) → (batch,), zeros for items without an allowed structure and NaN for broken ones."""
-        out = values.new_zeros(self.whole.items).index_put((self.rows,), values)
-        if values.is_floating_point() and not bool(self.clean.all()):
+        out = values if self.every else values.new_zeros(self.whole.items).index_put((self.rows,), values)
+        if self.spoiled and values.is_floating_point():
             out = out + self.whole.spoil.to(out)
         return out
 

@@ -161,7 +161,7 @@ class BitVAE(ImageTask):
         change = torch.stack([self.drawn(z * (1 - one) + one) - self.drawn(z * (1 - one)) for z in best])
         most = change.abs().sum((0, 2)).argsort(descending=True)[:columns]
         found = [
-            (f"a {label}", [image, self.drawn(z[None])[0], *each[most]])
+            (f"class {label}", [image, self.drawn(z[None])[0], *each[most]])
             for label, image, z, each in zip(
                 images.labels.tolist(), images.pixels(slice(rows)), best, change, strict=False
             )

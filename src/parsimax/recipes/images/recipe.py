@@ -81,7 +81,7 @@ class ImageRecipe(Recipe[S, T, Image, Options]):
 
 
 def grid(rows: list[tuple[str, list[Tensor]]], side: int, titles: Sequence[str] = (), plain: int | None = None) -> Any:
-    """Rows of images, each with what it is; those after the first ``plain`` of a row are differences."""
+    """Rows of images, each with what it is; those after the first ``plain`` of a row are what bits change."""
     from matplotlib.figure import Figure
 
     columns = max(len(images) for _, images in rows)
@@ -92,7 +92,9 @@ def grid(rows: list[tuple[str, list[Tensor]]], side: int, titles: Sequence[str] 
     for axes, title in zip(every[0], titles, strict=False):
         axes.set_title(title, fontsize=8)
     if plain < columns:
-        figure.suptitle(f"what is added (red) and taken away (blue), up to {most:.2g} of full ink", fontsize=9)
+        figure.suptitle(
+            f"what a bit adds (red) and takes away (blue) when it is on, up to {most:.2g} of full ink", fontsize=9
+        )
     for (name, images), line in zip(rows, every, strict=True):
         for axes in line:
             axes.set_axis_off()
