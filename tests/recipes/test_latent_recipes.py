@@ -243,12 +243,15 @@ def test_bits_are_judged_as_they_are_sent(method):
     levels = task.val.levels[:40]
     every = torch.tensor([[float(c) for c in f"{number:08b}"] for number in range(256)])
     with torch.no_grad():
-        task.encoder[-1].weight *= 20  # so that bits matter
+        for layer in (task.encoder[-1], task.decoder[0], task.decoder[-1]):
+            layer.weight *= 6  # so that bits matter, and half a bit is not the half of one
         p = torch.softmax(task.scores(levels) @ every.T, -1)
         losses = torch.stack([task.distortion(levels, z.expand(40, 8)) for z in every], -1)
         found = task.figures(task.val, 40, 2)
     mean, rate = (p * losses).sum(-1), (p * p.log()).sum(-1) + 8 * math.log(2)
-    error = ((p * losses.square()).sum(-1) - mean.square()).mean().sqrt().item() / math.sqrt(40 * 16)
+    error = ((p * losses.square()).sum(-1) - mean.square()).mean().sqrt().item() / math.sqrt(
+        40 * 16
+    )  # 16 draws of each
     assert found["rate"] == pytest.approx(rate.mean().item(), rel=1e-4)
     assert abs(found["distortion"] - mean.mean().item()) < 4 * error
 
