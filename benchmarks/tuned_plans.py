@@ -172,6 +172,9 @@ def by_name(*methods: str) -> dict[str, list[str]]:
 
 
 CATEGORICAL = by_name("sparse", "dense", "sfe", "sfe+", "nvil", "sum-sample", "gumbel", "st-gumbel")
+REWARDED = {  # the paper's 0/1 rows of the game
+    f"{name}, 0/1": [f"model.method={name}", "model.reward=right"] for name in ("sfe", "sfe+")
+}
 
 
 def bit_vectors(bits: int) -> dict[str, list[str]]:
@@ -255,7 +258,14 @@ PLANS = {
         "train.eval_every=500",
         "train.weight_decay=1e-5",
     ),
-    "emergent": latent("emergent", "emergent", CATEGORICAL, (0.001, 0.004), "train.steps=3000", "train.eval_every=500"),
+    "emergent": latent(
+        "emergent",
+        "emergent",
+        CATEGORICAL | REWARDED,
+        (0.001, 0.004),
+        "train.steps=3000",
+        "train.eval_every=500",
+    ),
     "bits32": latent(
         "bitvae",
         "bits32",

@@ -136,6 +136,151 @@ def test_estimators_of_bits_are_unbiased(name):
     assert far(grads, gradient(truth, scores)) < 4.5
 
 
+@pytest.mark.parametrize("name", TWINS)
+@pytest.mark.parametrize("method", [ScoreFunction("second-sample"), SumAndSample(2)], ids=str)
+def test_estimators_on_every_structure_are_unbiased(name, method):
+    """Against the list of all structures: loss, gradient by all scores, and the entropy exactly."""
+    torch.manual_seed(2)
+    twin = TWINS[name]
+    copies = 500 if name == "custom" else 4000  # its oracle is called for each
+    scores = twin.scores(2, 0.6)
+    several = isinstance(scores, tuple)
+    parts = [part.requires_grad_() for part in (scores if several else (scores,))]
+    many = [part.detach().repeat(copies, *[1] * (part.dim() - 1)).requires_grad_() for part in parts]
+    table = normal(2, len(twin.codes), seed=3)
+    p = torch.softmax(twin.values(scores), -1)
+    truth = (p * table).sum(-1)
+
+    def loss_of(example, z):
+        return table[example % 2, twin.index(z)]
+
+    out = expected_loss(tuple(many) if several else many[0], loss_of, method, structure=twin.structure)
+    torch.testing.assert_close(out.entropy[:2], -(p * p.log()).sum(-1))
+    assert far(out.loss.detach().view(copies, 2), truth.detach()) < 4.5
+    wanted = torch.autograd.grad(truth.sum(), parts, retain_graph=True)
+    for found, exact in zip(torch.autograd.grad(out.loss.sum(), many, retain_graph=True), wanted, strict=True):
+        assert far(found.view(copies, *exact.shape), exact) < 4.5
+    wanted = torch.autograd.grad(-(p * p.log()).sum(), parts)
+    for found, exact in zip(torch.autograd.grad(out.entropy[:2].sum(), many), wanted, strict=True):
+        torch.testing.assert_close(found[:2], exact)
+
+
+@pytest.mark.parametrize("name", ["bits", "between", "each", "chain", "permutation", "single root", "custom"])
+def test_the_sample_is_none_of_those_that_were_summed(name):
+    torch.manual_seed(0)
+    twin = TWINS[name]
+    scores = twin.scores(2, 3.0)
+    best = parsimax.structured.topk(scores, twin.structure, 4)
+    for k in (3, 10**4):  # with all of them summed nothing is left to sample
+        out = expected_loss(
+            scores, lambda e, z: z.double().sum().expand(len(e)), SumAndSample(k), structure=twin.structure
+        )
+        assert all(len({*map(str, out.z[out.example == item].tolist())}) == out.calls[item] for item in (0, 1))
+        torch.testing.assert_close(
+            torch.zeros(2).double().index_add(0, out.example, out.weights), torch.ones(2).double()
+        )
+        assert out.calls.max() <= min(k + 1, len(twin.codes)) and best.counts.max() <= 4
+    assert (out.calls == len(twin.codes)).all()
+
+
+def test_long_chains_and_large_trees_are_drawn():
+    """Sizes that nobody can list; what is drawn is as probable as the normaliser says, on average."""
+    torch.manual_seed(0)
+    for structure, scores in (
+        (st.Chain(), (normal(3, 60, 8), normal(8, 8, seed=1))),
+        (st.Bits(at_most=6), normal(3, 60)),
+        (st.Bits(at_least=20, at_most=20), normal(3, 60)),
+        (st.Tree(single_root=True), 2 * normal(3, 15, 16)),
+    ):
+        own = parsimax.latent.gibbs.of(structure, scores)
+        codes, row = own.sample(400), own.items.local(400)
+        assert structure.holds(codes).all()
+        surprise = -own.log_prob(codes, row).view(3, 400)
+        assert ((surprise.mean(1) - own.entropy()).abs() < 4.5 * surprise.std(1) / 20).all()
+
+
+@pytest.mark.parametrize("name", ["tree", "single root"])
+@pytest.mark.parametrize("win", [10, 40, 300])
+def test_cycles_that_win_by_much_cost_no_digits(name, win):
+    scores = TWINS[name].scores(3, 1.0)
+    scores[:, 0, 2] += win  # two words want each other as heads
+    scores[:, 1, 1] += win
+    found = parsimax.latent.gibbs.of(TWINS[name].structure, scores)
+    torch.testing.assert_close(found.log_z, TWINS[name].values(scores).logsumexp(1), atol=1e-11, rtol=0)
+    assert TWINS[name].structure.holds(found.sample(50)).all()
+
+
+@pytest.mark.parametrize("name", TWINS)
+@pytest.mark.parametrize("hard", [False, True])
+def test_gumbel_on_every_structure(name, hard):
+    """A point of the polytope, or a structure itself; and a gradient by the scores."""
+    torch.manual_seed(0)
+    twin = TWINS[name]
+    scores = twin.scores(6, 0.6)
+    unary = (scores[0] if isinstance(scores, tuple) else scores).requires_grad_()
+    weights = normal(*unary.shape[1:], seed=3)
+    out = expected_loss(
+        scores, lambda e, z: (z * weights).flatten(1).sum(1), Gumbel(hard=hard), structure=twin.structure
+    )
+    vertices = twin.parts.flatten(1)
+    if hard:
+        assert (torch.cdist(out.z.flatten(1), vertices).amin(1) < 1e-9).all()
+    else:
+        assert ((out.z > 0) & (out.z < 1)).any() and (out.z @ torch.ones(unary.shape[-1]).double()).max() < 6
+    assert gradient(out.loss, unary).abs().sum() > 0 and torch.equal(out.calls, torch.ones(6, dtype=torch.long))
+    p = torch.softmax(twin.values(scores), -1)
+    wanted = torch.full((6,), math.nan).double() if name == "custom" else -(p * p.log()).sum(-1)
+    torch.testing.assert_close(out.entropy, wanted, equal_nan=True)
+
+
+METHODS = [
+    Marginal("softmax"),
+    Marginal(),
+    TopK(2),
+    SparseMAP(),
+    Best(),
+    ScoreFunction(),
+    ScoreFunction("mean"),
+    ScoreFunction("second-sample"),
+    ScoreFunction("leave-one-out"),
+    ScoreFunction(nn.Linear(1, 1, dtype=torch.float64)),
+    Gumbel(),
+    Gumbel(hard=True),
+    SumAndSample(1),
+]
+
+
+@pytest.mark.parametrize("structure", ["one", "each", "exactly", "chain", "permutation", "single root"])
+@pytest.mark.parametrize("method", METHODS, ids=str)
+def test_one_item_spoils_no_other(structure, method):
+    """NaN or +inf makes its item NaN; where nothing is allowed the loss and all gradients are 0. Others are as ever."""
+    scores = normal(5, N) if structure == "one" else TWINS[structure].scores(5, 1.0)
+    chosen = st.OneOf() if structure == "one" else TWINS[structure].structure
+    unary, *moves = scores if isinstance(scores, tuple) else (scores,)
+    unary[1].view(-1)[0], unary[2].view(-1)[0], unary[3] = math.nan, math.inf, -math.inf
+    unary.requires_grad_()
+    layer = torch.ones(1, dtype=torch.float64, requires_grad=True)
+    context = torch.arange(5).double()[:, None]
+    context[1] = math.nan
+
+    def loss_of(example, z):
+        return layer * (example + 1.0) + 0 * z.double().flatten(1 if z.dim() > 1 else 0).sum(-1 if z.dim() > 1 else ())
+
+    given = (unary, *moves) if moves else unary
+    before = getattr(method, "seen", torch.zeros(())).clone()
+    out = expected_loss(given, loss_of, method, structure=chosen, context=context)
+    assert out.loss[[1, 2]].isnan().all() and out.loss[3] == 0 and out.entropy[3] == 0 and out.calls[3] == 0
+    torch.testing.assert_close(out.loss[[0, 4]].detach(), torch.tensor([1.0, 5.0]).double())
+    assert out.entropy[[0, 4]].isfinite().all() and not (out.example == 3).any()
+    grads = gradient((out.loss + out.entropy)[[0, 3, 4]], unary)
+    assert grads[[0, 4]].isfinite().all() and (grads[3] == 0).all()
+    if isinstance(method, ScoreFunction):
+        assert method.mean.isfinite() and method.seen - before == (method.kind == "mean")
+        if method.network is not None:
+            out.baseline_loss.backward()
+            assert method.network.weight.grad.isfinite().all()
+
+
 def test_the_test_of_bias_can_fail():
     """Gumbel is biased, and it shows."""
     torch.manual_seed(0)
@@ -261,6 +406,17 @@ def test_batch_norm_warns():
     expected_loss(scores, loss_of, Marginal("softmax"))
 
 
+@pytest.mark.parametrize(
+    "norm", [nn.BatchNorm1d(N, track_running_stats=False).eval(), nn.LazyBatchNorm1d(), nn.BatchNorm1d(N)], ids=str
+)
+def test_every_batch_norm_that_looks_at_the_batch_warns(norm):
+    def loss_of(example, z):
+        return norm(torch.eye(N)[z]).sum(-1)
+
+    with pytest.warns(UserWarning, match="BatchNorm1d in loss_of takes its statistics over all pairs"):
+        expected_loss(normal(3, N).float(), loss_of, Marginal("softmax"))
+
+
 def test_best_is_the_most_probable():
     scores = normal(3, N)
     assert torch.equal(expected_loss(scores, of_index, Best()).z, scores.argmax(-1))
@@ -271,6 +427,7 @@ ERRORS = {
     "shape": (lambda: expected_loss(X[0], of_index, Marginal()), r"one dimension of examples .* got \(5,\)"),
     "class": (lambda: expected_loss(X, of_index, Marginal), r"the class Marginal; write Marginal\("),
     "losses": (lambda: expected_loss(X, lambda e, z: torch.ones(2), Best()), r"one number a pair, \(3,\), got \(2,\)"),
+    "losses that are whole": (lambda: expected_loss(X, lambda e, z: z, Best()), "floating point, got torch.int64"),
     "chunk": (lambda: expected_loss(X, of_index, Best(), chunk=0), "1 or more, got 0"),
     "mapping": (lambda: Marginal("softmx"), r"softmax, entmax15, .* got 'softmx'"),
     "baseline": (lambda: ScoreFunction("median"), "got 'median'"),
@@ -278,10 +435,36 @@ ERRORS = {
     "temperature": (lambda: Gumbel(0.0), "above 0, got 0.0"),
     "k": (lambda: TopK(0), "got 0"),
     "nothing left": (lambda: expected_loss(X, of_index, SumAndSample(5)), "leaves nothing to sample of 5"),
-    "no softmax": (
-        lambda: expected_loss(X[None], of_index, ScoreFunction(), structure=st.Assignment()),
-        "not for Assignment",
+    "no normaliser": (
+        lambda: expected_loss(normal(1, 7, 7), of_index, ScoreFunction(), structure=st.Assignment()),
+        r"for Assignment\(\) is a permanent, which is #P-hard: .* at most 4096 .* SparseMAP, TopK and Gumbel take it",
     ),
+    "no list": (
+        lambda: expected_loss(X, of_index, SumAndSample(1), structure=st.Custom(lambda s: s > 0)),
+        "needs a list of all of them: .* or give Custom a kbest that lists them",
+    ),
+    "class of a structure": (
+        lambda: expected_loss(X, of_bits, Best(), structure=st.Bits),
+        r"the class Bits; write Bits\(",
+    ),
+    "name of a structure": (
+        lambda: expected_loss(X, of_bits, Best(), structure="bits"),
+        r"such as Bits\(\), got 'bits'",
+    ),
+    "a list": (
+        lambda: expected_loss([[0.0, 1.0]], of_index, Best()),
+        r"scores are a tensor, .* got a list; make tensors",
+    ),
+    "a tuple of lists": (
+        lambda: expected_loss(([[0.0]], X), of_index, Best(), structure=st.Chain()),
+        r"got a tuple of \(list, Tensor\)",
+    ),
+    "a tuple": (lambda: expected_loss((X, X), of_index, Gumbel()), r"expected_loss: OneOf\(\) .* got a tuple of 2"),
+    "whole numbers": (
+        lambda: expected_loss(X.long(), of_index, Best()),
+        "expected_loss: .* floating point, got torch.int64",
+    ),
+    "no function": (lambda: expected_loss(X, TABLE, Best()), r"a function of \(example, z\), got Tensor"),
     "too many": (lambda: expected_loss(normal(1, 20), of_bits, Marginal(), structure=st.Bits()), "more than 4096"),
     "prior": (
         lambda: expected_loss(X.clone().requires_grad_(), of_index, ScoreFunction()).kl(torch.zeros(3)),

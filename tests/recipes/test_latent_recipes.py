@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from parsimax import cli
+from parsimax.latent import Best
 from parsimax.recipes import find
 from parsimax.recipes.images.data import splits
 from parsimax.recipes.kit.recipe import DataError
@@ -40,7 +41,7 @@ def task_of(name, *words):
     settings = changed(entry.settings(), dict(word.split("=") for word in [*TINY[name], "baseline=8", *words]))
     settings.check()
     task = entry.recipe().reopen(settings, None)
-    task.log = lambda *_: None  # there is no trainer
+    task.log = lambda *_, **__: None  # there is no trainer
     return task
 
 
@@ -218,3 +219,127 @@ def test_messages_are_heard_alike_whether_many_or_few():
         finally:
             model.MANY = held
     torch.testing.assert_close(many.losses, few.losses)
+
+
+SAMPLED = ["sfe", "sfe+", "nvil", "gumbel", "st-gumbel"]
+
+
+@pytest.mark.parametrize("method", [*SAMPLED, "sum-sample", "dense"])
+def test_messages_are_judged_as_they_are_sent(method):
+    """In expectation over whole messages, also where training sends relaxed ones: no figure depends on a draw."""
+    task = task_of("emergent", f"method={method}").eval()
+    images = task.val.part(slice(50))
+    with torch.no_grad():
+        p = torch.softmax(task.scores(task.round(images, [*range(50)])[0]), -1)
+        seen = task.look(task.round(images, [*range(50)])[1]) @ task.listen.weight  # (images, candidates, messages)
+        right = (seen[:, :1] > seen[:, 1:]).all(1)
+    assert task.figures(images)["expected accuracy"] == pytest.approx((p * right).sum(-1).mean().item(), abs=1e-6)
+
+
+@pytest.mark.parametrize("method", SAMPLED)
+def test_bits_are_judged_as_they_are_sent(method):
+    """Rate and distortion are those of whole bits: a relaxed method has those of one that samples."""
+    task = task_of("bitvae", f"method={method}").eval()
+    levels = task.val.levels[:40]
+    every = torch.tensor([[float(c) for c in f"{number:08b}"] for number in range(256)])
+    with torch.no_grad():
+        for layer in (task.encoder[-1], task.decoder[0], task.decoder[-1]):
+            layer.weight *= 6  # so that bits matter, and half a bit is not the half of one
+        p = torch.softmax(task.scores(levels) @ every.T, -1)
+        losses = torch.stack([task.distortion(levels, z.expand(40, 8)) for z in every], -1)
+        found = task.figures(task.val, 40, 2)
+    mean, rate = (p * losses).sum(-1), (p * p.log()).sum(-1) + 8 * math.log(2)
+    error = ((p * losses.square()).sum(-1) - mean.square()).mean().sqrt().item() / math.sqrt(
+        40 * 16
+    )  # 16 draws of each
+    assert found["rate"] == pytest.approx(rate.mean().item(), rel=1e-4)
+    assert abs(found["distortion"] - mean.mean().item()) < 4 * error
+
+
+def test_figures_are_those_of_the_outputs():
+    entry = find("ssvae").recipe()
+    task = task_of("ssvae")
+    found = entry.evaluate(task, task.settings, "test", print)
+    right = [one["class"] == one["wanted"] for one in found.outputs]
+    assert found.figures["examples"] == len(right)
+    assert found.figures["accuracy"] == pytest.approx(sum(right) / len(right))
+
+
+@pytest.mark.parametrize("name", ["emergent", "bitvae"])
+def test_examples_are_those_that_were_judged(name, monkeypatch):
+    entry, task = find(name).recipe(), task_of(name)
+    module = sys.modules[type(task).__module__]
+    for place in (module, sys.modules[type(entry).__module__]):
+        if hasattr(place, "SHOWN"):
+            monkeypatch.setattr(place, "SHOWN", 20)
+    assert entry.evaluate(task, task.settings, "test", print).figures["examples"] == 20
+
+
+@pytest.mark.parametrize("method", ["sfe", "sfe+", "dense"])
+def test_the_reward_for_being_right(method):
+    """The loss is the chance to be wrong; what is compared between methods stays the surprise."""
+    log, right = (task_of("emergent", f"method={method}", f"reward={one}") for one in ("log", "right"))
+    right.load_state_dict(log.state_dict())
+    x, candidates = log.round(log.val, [*range(30)])
+    surprise, wrong = (task.play(x, candidates, task.eval().method.eval()) for task in (log, right))
+    if method == "dense":
+        torch.testing.assert_close(wrong.losses, 1 - (-surprise.losses).exp())
+    assert wrong.loss.min() > 0 and wrong.loss.max() < 1 and surprise.loss.max() > 1
+    wrong.loss.sum().backward()
+    assert right.sender[0].weight.grad.abs().sum() > 0 and right.listen.weight.grad.abs().sum() > 0
+    assert log.figures(log.val)["loss"] == pytest.approx(right.figures(right.val)["loss"])
+
+
+def test_the_baseline_of_nvil_is_the_papers():
+    widths = [layer.weight.shape[0] for layer in task_of("emergent", "method=nvil").method.network[::2]]
+    assert widths == [8, 8, 8, 1]
+
+
+def test_labels_weigh_as_they_are_told():
+    images = splits(None)["val"]
+    found = []
+    for weight in (0, 1, 3):
+        task = task_of("ssvae", f"label_weight={weight}")
+        torch.manual_seed(0)
+        found.append(task.supervised(images.pixels(slice(8)), images.labels[:8]).item())
+    assert found[2] - found[0] == pytest.approx(3 * (found[1] - found[0]), rel=1e-4) and found[1] > found[0]
+
+
+def test_plans_have_the_rows_of_the_paper():
+    sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+    try:
+        from tuned_plans import PLANS
+    finally:
+        sys.path.pop(0)
+    assert {"sfe, 0/1", "sfe+, 0/1"} < PLANS["emergent"].cells.keys()
+    for name, plan in PLANS.items():
+        if name in ("emergent", "ssvae", "bits32", "bits128"):
+            for words in plan.cells.values():
+                changed(find(plan.recipe).settings(), dict(word.split("=") for word in [*words, *plan.common])).check()
+
+
+def test_what_a_bit_changes():
+    """Titles name the bits; a cell is the image with that bit on less the one with it off."""
+    task = task_of("bitvae")
+    titles, rows = task.switches(task.val, rows=3, columns=4)
+    assert titles[:2] == ["image", "drawn"] and len(titles) == 6 and len(rows) == 3
+    (_, first), bit = rows[0], int(titles[2].removeprefix("bit "))
+    z = task.expected(task.val.levels[:1], Best()).z.repeat(2, 1)
+    z[0, bit], z[1, bit] = 1, 0
+    on, off = task.drawn(z)
+    torch.testing.assert_close(first[2], on - off)
+
+
+def test_calls_are_told_by_class():
+    task = task_of("ssvae", "method=sparse")
+    with torch.no_grad():
+        for parameter in task.classifier.parameters():
+            parameter *= 3  # so that some images are clear and some not
+    logged = {}
+    task.log = lambda name, value, **_: logged.update({name: value})
+    found = task.validate()
+    classes = torch.tensor([logged[f"calls by class/{label}"] for label in range(10)])
+    share = task.val.labels.bincount(minlength=10) / len(task.val)
+    assert (classes * share).sum().item() == pytest.approx(found["calls"], rel=1e-5) and classes.std() > 0
+    figures = find("ssvae").recipe().evaluate(task, task.settings, "val", print).figures
+    assert [*figures["calls by class"].values()] == pytest.approx(classes.tolist())

@@ -2,29 +2,21 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..structured import OneOf, Structure
-from ..structured.structure import Scores
+from ..structured import Bits, OneOf, OneOfEach, Structure, sparsemap, topk
+from ..structured.structure import LabelStructure, Scores
 from . import gibbs
-from .expected import Expected, LossOf, evaluate, summed
+from .expected import Expected, LossOf, evaluate
+from .items import Items
 from .marginalisers import Method
 
 BASELINES = ("mean", "second-sample", "leave-one-out")
-
-
-def one_tensor(scores: Scores, method: str) -> Tensor:
-    if not isinstance(scores, Tensor):
-        raise TypeError(f"{method} takes scores that are one tensor, got a tuple of {len(scores)}")
-    return scores
-
-
-def repeated(scores: Tensor, times: int) -> tuple[Tensor, Tensor]:
-    """Scores of every pair, and the example of each."""
-    example = torch.arange(len(scores), device=scores.device).repeat_interleave(times)
-    return scores.repeat_interleave(times, 0), example
+LEAST = 1e-12  # a mass of the rest below that is rounding
 
 
 class ScoreFunction(Method):
@@ -68,49 +60,51 @@ class ScoreFunction(Method):
     def forward(
         self, scores: Scores, loss_of: LossOf, structure: Structure, context: Tensor | None, chunk: int | None
     ) -> Expected:
-        own = gibbs.of(structure, "ScoreFunction")
-        scores = one_tensor(scores, "ScoreFunction")
-        batch, extra = len(scores), int(self.kind == "second-sample")
-        each, example = repeated(scores, self.samples + extra)
-        z = own.sample(each)
+        own = gibbs.of(structure, scores)
+        items, total = own.items, self.samples + int(self.kind == "second-sample")
+        row, codes = items.local(total), own.sample(total)
+        example, z = items.rows[row], own.decode(codes, row)
         flat, metrics = evaluate(loss_of, example, z, chunk)
-        losses = flat.view(batch, self.samples + extra)
+        losses = flat.view(-1, total)
         used, fixed = losses[:, : self.samples], losses.detach()
-        baseline, training_loss = self.baseline(fixed, context)
-        log_p = own.log_prob(each, z).view_as(losses)[:, : self.samples]
+        baseline, training_loss = self.baseline(fixed, context, items)
+        log_p = own.log_prob(codes, row).view_as(losses)[:, : self.samples]
         surrogate = (fixed[:, : self.samples] - baseline) * (log_p - log_p.detach())  # 0, with the gradient
         weights = torch.zeros_like(fixed)
         weights[:, : self.samples] = 1 / self.samples
         weights = weights.flatten()
         return Expected(
-            loss=(used + surrogate.to(used)).mean(1),
-            entropy=own.entropy(scores),
-            calls=torch.full((batch,), losses.shape[1], device=scores.device),
+            loss=items.back((used + surrogate.to(used)).mean(1)),
+            entropy=items.back(own.entropy()).to(losses),
+            calls=items.back(torch.full_like(items.rows, total)),
             example=example,
             z=z,
             weights=weights,
             losses=fixed.flatten(),
-            metrics={name: summed(weights * v.detach().to(weights), example, batch) for name, v in metrics.items()},
+            metrics={name: items.summed(weights * v.detach().to(weights), row) for name, v in metrics.items()},
             baseline_loss=training_loss,
         )
 
-    def baseline(self, losses: Tensor, context: Tensor | None) -> tuple[Tensor | float, Tensor | float]:
-        """What to subtract, and what trains it."""
+    def baseline(self, losses: Tensor, context: Tensor | None, items: Items) -> tuple[Tensor | float, Tensor | float]:
+        """What to subtract, and what trains it: items whose scores are broken do not."""
         if self.kind == "second-sample":
             return losses[:, -1:], 0.0
         if self.kind == "leave-one-out":
             return (losses.sum(1, keepdim=True) - losses) / (losses.shape[1] - 1), 0.0
+        told = losses[items.clean]
         if self.kind == "mean":
             before = self.mean.clone()
-            if self.training:
+            if self.training and len(told):
                 self.seen += 1
-                self.mean += (losses.mean() - self.mean) / self.seen
+                self.mean += (told.mean() - self.mean) / self.seen
             return before, 0.0
         if self.network is not None:
             if context is None:
                 raise ValueError("expected_loss: a network as baseline reads the context; pass context=...")
-            predicted = self.network(context).view(len(losses), 1)
-            return predicted.detach(), F.mse_loss(predicted.expand_as(losses), losses)
+            predicted = self.network(context[items.rows[items.clean]]).view(len(told), 1)
+            subtracted = losses.new_zeros(len(losses), 1)
+            subtracted[items.clean] = predicted.detach().to(losses)
+            return subtracted, F.mse_loss(predicted.expand_as(told), told) if len(told) else 0.0
         return 0.0, 0.0
 
     def extra_repr(self) -> str:
@@ -120,7 +114,11 @@ class ScoreFunction(Method):
 class Gumbel(Method):
     """One relaxed sample, differentiated through: low variance, and biased.
 
-    ``loss_of`` gets vectors: of one-of-n a point of the simplex, of bits numbers between 0 and 1.
+    ``loss_of`` gets vectors: of one-of-n a point of the simplex, of bits numbers between 0 and 1, of other structures
+    the marginals of their parts. For one-of-n, independent labels and bits without limits these are the concrete
+    distributions. The others perturb and solve: noise is added to the scores of the parts, and the sample is the
+    SparseMAP of that, or with ``hard`` the best structure with the gradient of the SparseMAP. The entropy is that of
+    the softmax over structures, which perturbed ones do not follow exactly; it is NaN where that has no normaliser.
 
     Args:
         temperature: of the relaxation; an attribute, so that a schedule can lower it.
@@ -145,28 +143,56 @@ class Gumbel(Method):
     def forward(
         self, scores: Scores, loss_of: LossOf, structure: Structure, context: Tensor | None, chunk: int | None
     ) -> Expected:
-        own = gibbs.of(structure, "Gumbel")
-        scores = one_tensor(scores, "Gumbel")
-        example = torch.arange(len(scores), device=scores.device)
-        z = own.relaxed(scores, self.temperature, self.hard)
-        losses, metrics = evaluate(loss_of, example, z, chunk)
+        items, z, entropy = self.drawn(scores, structure)
+        losses, metrics = evaluate(loss_of, items.rows, z, chunk)
         return Expected(
-            loss=losses,
-            entropy=own.entropy(scores),
-            calls=torch.ones_like(example),
-            example=example,
+            loss=items.back(losses),
+            entropy=entropy.to(losses),
+            calls=items.back(torch.ones_like(items.rows)),
+            example=items.rows,
             z=z.detach(),
             weights=torch.ones_like(losses.detach()),
             losses=losses.detach(),
-            metrics={name: values.detach() for name, values in metrics.items()},
+            metrics={name: items.back(values.detach()) for name, values in metrics.items()},
         )
+
+    def drawn(self, scores: Scores, structure: Structure) -> tuple[Items, Tensor, Tensor]:
+        """The items that allow something, a vector for each, and the entropy of all."""
+        problem = structure.problem(scores, "expected_loss")
+        free = isinstance(structure, Bits) and structure.rules[0] == "staircase"
+        if free or isinstance(structure, (OneOf, OneOfEach)):
+            own = gibbs.of(structure, scores)
+            z = (_bits if free else F.gumbel_softmax)(own.part.unary, self.temperature, self.hard)
+            return own.items, z.to(problem.dtype), own.items.back(own.entropy())
+        noisy = (problem.unary + _noise(problem.unary, structure)) / self.temperature
+        given = noisy if isinstance(scores, Tensor) else (noisy, scores[1] / self.temperature)
+        found = sparsemap(given, structure)
+        z, items = found.marginals, Items(structure, problem, found.counts > 0)
+        if self.hard:
+            z = topk(given, structure, 1).marginals.detach() + (z - z.detach())
+        entropy = torch.full_like(problem.spoil, math.nan)
+        if gibbs.has_normaliser(structure, problem):
+            own = gibbs.of(structure, scores)
+            entropy = own.items.back(own.entropy())
+        return items, z[items.rows].to(problem.dtype), entropy
 
     def extra_repr(self) -> str:
         return f"temperature={self.temperature}, hard={self.hard}"
 
 
+def _noise(scores: Tensor, structure: Structure) -> Tensor:
+    """Gumbel's for labels, of which one is chosen; for parts that are on or off the difference of two."""
+    first, second = (-torch.empty_like(scores).exponential_().log() for _ in range(2))
+    return first if isinstance(structure, LabelStructure) else first - second
+
+
+def _bits(scores: Tensor, temperature: float, hard: bool) -> Tensor:
+    soft = torch.sigmoid((scores + _noise(scores, Bits())) / temperature)
+    return (soft > 0.5).to(soft) + (soft - soft.detach()) if hard else soft
+
+
 class SumAndSample(Method):
-    """The k most probable z exactly, and one sample of the rest: unbiased, k + 1 calls. One-of-n only.
+    """The k most probable z exactly, and one sample of the rest: unbiased, at most k + 1 calls.
 
     Args:
         k: how many are summed.
@@ -188,36 +214,34 @@ class SumAndSample(Method):
     def forward(
         self, scores: Scores, loss_of: LossOf, structure: Structure, context: Tensor | None, chunk: int | None
     ) -> Expected:
-        if not isinstance(structure, OneOf):
-            raise TypeError(f"SumAndSample takes one-of-n, got {structure}; TopK and SparseMAP take it")
-        scores = one_tensor(scores, "SumAndSample")
-        if self.k >= scores.shape[-1]:
+        if isinstance(structure, OneOf) and isinstance(scores, Tensor) and self.k >= scores.shape[-1]:
             raise ValueError(f"SumAndSample: k={self.k} leaves nothing to sample of {scores.shape[-1]}; take Marginal")
-        log_p = F.log_softmax(scores, -1)
-        p = log_p.exp()
-        top = p.detach().topk(self.k, -1).indices
-        rest = p.detach().scatter(1, top, 0.0)
-        mass = rest.sum(-1, keepdim=True)
-        other = torch.ones_like(rest).scatter(1, top, 0.0)  # where nothing is left to sample, any that counts nothing
-        sampled = torch.multinomial(torch.where(mass > 0, rest, other), 1)
-        z = torch.cat([top, sampled], 1)
-        batch = len(scores)
-        example = torch.arange(batch, device=scores.device).repeat_interleave(self.k + 1)
-        flat, metrics = evaluate(loss_of, example, z.flatten(), chunk)
-        losses = flat.view(batch, self.k + 1)
-        exact = (p.gather(1, top).to(losses) * losses[:, :-1]).sum(1)
-        last, log_last = losses[:, -1], log_p.gather(1, sampled)[:, 0]
-        change = torch.where(mass[:, 0] > 0, log_last - log_last.detach(), 0.0)
-        weights = torch.cat([p.detach().gather(1, top), mass], 1).to(losses).flatten()
+        own = gibbs.of(structure, scores)
+        items = own.items
+        codes, there = own.best(self.k + 1)
+        more = there[:, self.k :].any(1)
+        codes, there = codes[:, : self.k], there[:, : self.k]
+        row, rank = there.nonzero(as_tuple=True)
+        p = own.log_prob(codes[row, rank], row).detach().exp()
+        mass = 1 - p.new_zeros(len(there)).index_add(0, row, p)
+        more &= mass > LEAST
+        codes = torch.cat([codes, own.sample(1, (codes, there)).unsqueeze(1).to(codes)], 1)
+        row, rank = torch.cat([there, more.unsqueeze(1)], 1).nonzero(as_tuple=True)
+        drawn, example, z = rank == there.shape[1], items.rows[row], own.decode(codes[row, rank], row)
+        losses, metrics = evaluate(loss_of, example, z, chunk)
+        log_p = own.log_prob(codes[row, rank], row)
+        change = (log_p - log_p.detach()).to(losses)
+        weights = torch.where(drawn, mass[row], log_p.detach().exp()).to(losses)
+        # p ℓ of what is summed and mass · (ℓ + ℓ ∇log p) of the sample are one formula: ∇p = p ∇log p.
         return Expected(
-            loss=exact + mass[:, 0].to(losses) * (last + last.detach() * change.to(losses)),
-            entropy=gibbs.ONE_OF.entropy(scores),
-            calls=torch.full((batch,), self.k + 1, device=scores.device),
+            loss=items.summed(weights * (losses + losses.detach() * change), row),
+            entropy=items.back(own.entropy()).to(losses),
+            calls=items.summed(torch.ones_like(row), row),
             example=example,
-            z=z.flatten(),
+            z=z,
             weights=weights,
-            losses=losses.detach().flatten(),
-            metrics={name: summed(weights * v.detach().to(weights), example, batch) for name, v in metrics.items()},
+            losses=losses.detach(),
+            metrics={name: items.summed(weights * v.detach().to(weights), row) for name, v in metrics.items()},
         )
 
     def extra_repr(self) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from ..structured import OneOf, Structure
@@ -56,12 +57,27 @@ def expected_loss(
     if not isinstance(method, Method):
         given = f"the class {method.__name__}; write {method.__name__}(…)" if isinstance(method, type) else repr(method)
         raise TypeError(f"expected_loss: method is one of parsimax.latent, got {given}")
-    first = scores[0] if isinstance(scores, tuple) else scores
+    if not isinstance(chosen, Structure):
+        given = f"the class {chosen.__name__}; write {chosen.__name__}()" if isinstance(chosen, type) else repr(chosen)
+        raise TypeError(f"expected_loss: structure is one of parsimax.structured, such as Bits(), got {given}")
+    if not callable(loss_of):
+        raise TypeError(f"expected_loss: loss_of is a function of (example, z), got {type(loss_of).__name__}")
+    parts = scores if isinstance(scores, tuple) else (scores,)
+    if not parts or not all(isinstance(part, Tensor) for part in parts):
+        kinds = ", ".join(type(part).__name__ for part in parts)
+        given = f"a tuple of ({kinds})" if isinstance(scores, tuple) else f"a {kinds}"
+        raise TypeError(
+            f"expected_loss: scores are a tensor, or a tuple of tensors where the structure takes one, got {given}; "
+            "make tensors with torch.tensor(…) or torch.stack(…)"
+        )
+    first = parts[0]
     if first.dim() != chosen.dims + 1:
         raise ValueError(
             f"expected_loss: scores have one dimension of examples before those of {chosen}, {chosen.form}, got "
             f"{tuple(first.shape)}; flatten several into one"
         )
+    with torch.no_grad():  # raises what is wrong with the scores, in the name of this function
+        chosen.problem(scores[:0] if isinstance(scores, Tensor) else scores, "expected_loss")
     if chunk is not None and (not isinstance(chunk, int) or chunk < 1):
         raise ValueError(f"expected_loss: chunk is a whole number of pairs, 1 or more, got {chunk!r}")
     out: Expected = method(scores, loss_of, chosen, context, chunk)

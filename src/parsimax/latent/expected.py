@@ -17,7 +17,15 @@ from ..structured import Distribution
 Losses = Tensor | tuple[Tensor, dict[str, Tensor]]
 LossOf = Callable[[Tensor, Tensor], Losses]
 
-BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
+BATCH_NORMS = (
+    nn.BatchNorm1d,
+    nn.BatchNorm2d,
+    nn.BatchNorm3d,
+    nn.SyncBatchNorm,
+    nn.LazyBatchNorm1d,  # these are none of the above before their first call
+    nn.LazyBatchNorm2d,
+    nn.LazyBatchNorm3d,
+)
 
 
 @dataclass(frozen=True)
@@ -81,6 +89,8 @@ def evaluate(loss_of: LossOf, example: Tensor, z: Tensor, chunk: int | None) -> 
                 raise ValueError(
                     f"expected_loss: loss_of must return one number a pair, {tuple(example.shape)}, got {got} as {name}"
                 )
+        if not losses.is_floating_point():
+            raise TypeError(f"expected_loss: losses must be floating point, got {losses.dtype}")
         return losses, metrics
 
     with _watching_for_batch_norm():
@@ -100,7 +110,7 @@ def _watching_for_batch_norm() -> Iterator[None]:
     seen: list[str] = []
 
     def look(module: nn.Module, _: Any) -> None:
-        if isinstance(module, BATCH_NORMS) and module.training and not seen:
+        if isinstance(module, BATCH_NORMS) and not seen and (module.training or module.running_mean is None):
             seen.append(type(module).__name__)
 
     hook = nn.modules.module.register_module_forward_pre_hook(look)
@@ -111,7 +121,7 @@ def _watching_for_batch_norm() -> Iterator[None]:
     if seen:
         warnings.warn(
             f"expected_loss: {seen[0]} in loss_of takes its statistics over all pairs, so that the loss of an example "
-            "depends on how many z others have; use a normalisation of each pair, or put it into eval mode",
+            "depends on how many z others have; use a normalisation of each pair, or running statistics in eval mode",
             stacklevel=4,
         )
 

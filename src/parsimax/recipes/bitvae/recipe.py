@@ -10,7 +10,7 @@ import torch
 from ..images.recipe import ImageRecipe, grid, splits
 from ..kit.recipe import Evaluation
 from ..kit.runs import Run
-from .model import BitVAE
+from .model import SHOWN, BitVAE
 from .settings import Settings
 
 
@@ -29,13 +29,15 @@ class BitVAERecipe(ImageRecipe[Settings, BitVAE]):
             said = task.eval().describe(images.pixels())
         outputs = [{"label": label, **one} for label, one in zip(images.labels.tolist(), said, strict=True)]
         figures = task.validate() if split == "val" else task.figures(images)
-        return Evaluation({"examples": len(images), **figures}, outputs)
+        judged = settings.train.judged if split == "val" else SHOWN
+        return Evaluation({"examples": min(judged, len(images)), **figures}, outputs)
 
     def report(self, task: BitVAE, settings: Settings, run: Run, folder: Path) -> list[Path]:
         val = splits(settings.data.root)["val"]
         task.eval()
+        titles, rows = task.switches(val)
         own = {
-            "bits.png": grid(task.switches(val), val.side),
+            "bits.png": grid(rows, val.side, titles, plain=2),
             "samples.png": grid([("prior", task.samples(10))], val.side),
         }
         return self.pictures(task, run, folder, ("loss", "calls", "support 1"), own)

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from ...latent import Best, Expected, expected_loss
 from ..images.data import Images
-from ..images.methods import as_vector, at_step, method_of, mlp
+from ..images.methods import as_vector, at_step, judge_of, method_of, mlp
 from ..images.recipe import ImageTask
 from ..kit.batches import Shuffled
 from ..kit.recipe import DataError
@@ -19,6 +19,10 @@ from .settings import Settings
 
 SHOWN = 1000  # images of an evaluation
 MANY = 4  # messages an image
+
+
+def judged(images: Images) -> int:
+    return min(SHOWN, len(images))
 
 
 def unit(pixels: Tensor) -> Tensor:
@@ -45,7 +49,10 @@ def sender(kind: str, size: int, width: int, hidden: int, messages: int) -> nn.S
 
 
 class Game(ImageTask):
-    """The receiver's loss is its surprise at the right image, in expectation over the message."""
+    """The receiver's loss is its surprise at the right image, in expectation over the message.
+
+    Or, with ``reward=right``, its chance to choose another: the 0/1 loss, in expectation over its choice too.
+    """
 
     monitor, mode, unit = "accuracy", "max", "images"
 
@@ -89,7 +96,9 @@ class Game(ImageTask):
                 heard = self.listen(as_vector(z, self.settings.model.messages))
                 scores = torch.einsum("pcw,pw->pc", seen.index_select(0, example), heard)
             right = (scores[:, :1] > scores[:, 1:]).all(-1)
-            return -torch.log_softmax(scores, -1)[:, 0], {"right": right.float()}
+            log_p = torch.log_softmax(scores, -1)[:, 0]
+            wrong = -log_p if self.settings.model.reward == "log" else -log_p.expm1()
+            return wrong, {"right": right.float(), "surprise": -log_p}
 
         return expected_loss(self.scores(x), surprise, method, context=x)  # type: ignore[arg-type]
 
@@ -105,16 +114,16 @@ class Game(ImageTask):
 
     @torch.no_grad()
     def figures(self, images: Images) -> dict[str, float]:
-        """Every method by its most probable message; beside it the expectation of those that sum."""
+        """Every method by its most probable message, and in expectation over the messages that its sender may say."""
         torch.manual_seed(0)
-        x, candidates = (part.to(self.device) for part in self.round(images, [*range(min(SHOWN, len(images)))]))
-        best, own = self.play(x, candidates, Best()), self.play(x, candidates, self.method)
+        x, candidates = (part.to(self.device) for part in self.round(images, [*range(judged(images))]))
+        best, own, every = (self.play(x, candidates, how) for how in (Best(), self.method, judge_of(self.method)))
         return {
             "accuracy": best.metrics["right"].mean().item(),
-            "expected accuracy": own.metrics["right"].mean().item(),
+            "expected accuracy": every.metrics["right"].mean().item(),
             "calls": own.calls.float().mean().item(),
             "messages": float(best.z.unique().numel()),
-            "loss": best.loss.mean().item(),
+            "loss": best.metrics["surprise"].mean().item(),
         }
 
     def validate(self) -> dict[str, float]:

@@ -10,7 +10,7 @@ import torch
 from ..images.recipe import ImageRecipe, grid, splits
 from ..kit.recipe import Evaluation
 from ..kit.runs import Run
-from .model import Game
+from .model import Game, judged
 from .settings import Settings
 
 
@@ -28,7 +28,7 @@ class EmergentRecipe(ImageRecipe[Settings, Game]):
         with torch.no_grad():
             said = task.eval().describe(images.pixels())
         outputs = [{"label": label, **one} for label, one in zip(images.labels.tolist(), said, strict=True)]
-        return Evaluation({"examples": len(images), **task.figures(images)}, outputs)
+        return Evaluation({"examples": judged(images), **task.figures(images)}, outputs)
 
     def report(self, task: Game, settings: Settings, run: Run, folder: Path) -> list[Path]:
         val = splits(settings.data.root)["val"]

@@ -15,6 +15,9 @@ class Model:
     """A sender and a receiver."""
 
     method: Categorical = setting("sparse", "how messages are summed or sampled")
+    reward: Literal["log", "right"] = setting(
+        "log", "for the logarithm of the probability of the right image, or for that probability: the paper's 0/1"
+    )
     messages: int = setting(256, "how many there are", low=2)
     candidates: int = setting(16, "images among which the receiver looks", low=2)
     width: int = setting(256, "width of the images' embeddings", low=1)

@@ -33,12 +33,23 @@ def method_of(name: str, own: Latent, context: int, k: int = 10) -> Method:
         "sparsemap": lambda: SparseMAP(),
         "sfe": lambda: ScoreFunction("mean"),
         "sfe+": lambda: ScoreFunction("second-sample"),
-        "nvil": lambda: ScoreFunction(mlp(context, width, width, 1)),
+        "nvil": lambda: ScoreFunction(mlp(context, width, width, width, 1)),
         "sum-sample": lambda: SumAndSample(1),
         "gumbel": lambda: Gumbel(),
         "st-gumbel": lambda: Gumbel(hard=True),
     }
     return made[name]()
+
+
+def judge_of(method: Method, samples: int | None = None) -> Method:
+    """What asks every method the same at evaluation: the expectation under its distribution over discrete z.
+
+    A method that sums is its own judge. One that samples, relaxed or not, has a softmax over z: all of them are summed,
+    or so many ``samples`` drawn where there are too many.
+    """
+    if isinstance(method, (Marginal, TopK, SparseMAP)):
+        return method
+    return Marginal("softmax") if samples is None else ScoreFunction(samples=samples)
 
 
 def at_step(method: Method, step: int, own: Latent) -> None:

@@ -80,17 +80,31 @@ class ImageRecipe(Recipe[S, T, Image, Options]):
         return written
 
 
-def grid(rows: list[tuple[str, list[Tensor]]], side: int) -> Any:
-    """Rows of images, each with what it is."""
+def grid(rows: list[tuple[str, list[Tensor]]], side: int, titles: Sequence[str] = (), plain: int | None = None) -> Any:
+    """Rows of images, each with what it is; those after the first ``plain`` of a row are what bits change."""
     from matplotlib.figure import Figure
 
     columns = max(len(images) for _, images in rows)
-    figure = Figure((0.9 * columns + 1.5, 0.95 * len(rows)), layout="constrained")
-    for (name, images), line in zip(rows, figure.subplots(len(rows), columns, squeeze=False), strict=True):
+    plain = columns if plain is None else plain
+    most = max([float(image.abs().max()) for _, images in rows for image in images[plain:]], default=1.0) or 1.0
+    figure = Figure((0.9 * columns + 1.5, 0.95 * len(rows) + 0.5 * bool(titles)), layout="constrained")
+    every = figure.subplots(len(rows), columns, squeeze=False)
+    for axes, title in zip(every[0], titles, strict=False):
+        axes.set_title(title, fontsize=8)
+    if plain < columns:
+        figure.suptitle(
+            f"what a bit adds (red) and takes away (blue) when it is on, up to {most:.2g} of full ink", fontsize=9
+        )
+    for (name, images), line in zip(rows, every, strict=True):
         for axes in line:
             axes.set_axis_off()
-        for axes, image in zip(line, images, strict=False):
-            axes.imshow(image.detach().view(side, side).cpu().numpy(), cmap="Greys", vmin=0, vmax=1)
+        for column, (axes, image) in enumerate(zip(line, images, strict=False)):
+            look = (
+                {"cmap": "Greys", "vmin": 0, "vmax": 1}
+                if column < plain
+                else {"cmap": "bwr", "vmin": -most, "vmax": most}
+            )
+            axes.imshow(image.detach().view(side, side).cpu().numpy(), **look)
         line[0].set_axis_on()
         line[0].set(xticks=[], yticks=[])
         line[0].set_ylabel(name, rotation=0, ha="right", va="center", fontsize=8)

@@ -30,4 +30,4 @@ class Latent:
 
     entropy: float = setting(1.0, "weight of the entropy of the latent variable", low=0)
     gumbel_decay: float = setting(1e-4, "how fast the Gumbel temperature falls from 1 to 0.5, a step", low=0)
-    baseline: int = setting(512, "width of the baseline network of nvil", low=1)
+    baseline: int = setting(512, "width of the three hidden layers of the baseline network of nvil", low=1)

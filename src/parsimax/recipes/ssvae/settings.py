@@ -26,6 +26,9 @@ class SomeTrain(Train):
     labelled: int = setting(100, "images whose labels are used", low=1)
     supervised: int = setting(300, "steps on labelled images alone at the start, which decide everything", low=0)
     supervised_lr: float = setting(1e-3, "learning rate of these steps, the same for every method", low=0, high=10)
+    label_weight: float = setting(
+        1.0, "weight of the labels' loss beside the bound a pixel; 1 over the number of pixels is the paper's", low=0
+    )
     unlabelled: float = setting(1.0, "weight of the loss of unlabelled images", low=0)
 
 
