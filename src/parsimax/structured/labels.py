@@ -23,6 +23,7 @@ class OneOf(LabelStructure):
     dims = 1
     form = "(…, n)"
     rules = ("sparsemax",)
+    separable = True
 
     def incidence(self, codes: Tensor, problem: Problem) -> Tensor:
         return torch.nn.functional.one_hot(codes.long(), problem.unary.shape[-1]).double()
@@ -50,6 +51,7 @@ class OneOfEach(LabelStructure):
 
     form = "(…, variables, labels)"
     kind = 2
+    separable = True
     rules = ("quantile", "active-set")
 
     def check(self, unary: Tensor, where: str) -> None:
