@@ -25,6 +25,10 @@ class OneOf(LabelStructure):
     rules = ("sparsemax",)
     separable = True
 
+    def check(self, unary: Tensor, where: str) -> None:
+        if not unary.shape[-1]:
+            raise ValueError(f"{where}: {self} needs something to choose from, got scores {tuple(unary.shape)}")
+
     def incidence(self, codes: Tensor, problem: Problem) -> Tensor:
         return torch.nn.functional.one_hot(codes.long(), problem.unary.shape[-1]).double()
 

@@ -9,7 +9,8 @@ from torch import Tensor, nn
 
 from .active_set import Limits
 from .bits import Bits
-from .solving import kernels_serve
+from .custom import Custom
+from .solving import kernels_serve, named
 from .sparsemap import _check_structure, _count, on_the_face, sparsemap
 from .structure import LabelStructure, Problem, Scores, Structure
 
@@ -90,7 +91,14 @@ def _codes_of(structure: Structure, problem: Problem, target: Tensor, where: str
         raise ValueError(
             f"{where}: the target of {structure} has whole numbers from 0 to {most}, got {target.tolist()}"
         )
-    codes = structure.encode(target.reshape(problem.items, *shape[len(problem.batch) :]))
+    flat = target.reshape(problem.items, *shape[len(problem.batch) :])
+    if isinstance(structure, Custom):
+        found = [torch.zeros(0, math.prod(parts), dtype=torch.uint8)]
+        for item in range(problem.items):
+            with named(structure, problem, where, item):
+                found.append(structure.code_of_target(flat[item].cpu(), problem.on_cpu().of(item)[1])[None])
+        return torch.cat(found if problem.items == 0 else found[1:]).to(target.device)
+    codes = structure.encode(flat)
     if not bool((held := structure.holds(codes)).all()):
         item = int((~held).nonzero()[0, 0])
         raise ValueError(

@@ -138,6 +138,33 @@ struct Bits {
   }
 };
 
+// Any vector of a few bits, each with a score of its own as extra part, by looking at all of them. In the number of a
+// vector, its place in the table, the first bit is the highest.
+struct Table : Bits {
+  static constexpr bool SEPARABLE = false;
+  const double* table = nullptr;
+  std::vector<double> sums;
+  std::vector<Unit> codes;
+  explicit Table(int64_t n) : Bits(n, 0, n), sums(int64_t(1) << n, 0.0), codes(int64_t(1) << n, 0) {}
+
+  void set(const double* extra) { table = extra; }
+  bool map(const double* r, Unit* a, double& value) {
+    uint64_t best = 0;
+    for (uint64_t z = 1; z < sums.size(); z++) {
+      const int64_t bit = n - 1 - std::countr_zero(z);
+      sums[z] = sums[z & (z - 1)] + r[bit], codes[z] = codes[z & (z - 1)] | Unit(1) << bit;
+      if (sums[z] + table[z] > sums[best] + table[best]) best = z;
+    }
+    a[0] = codes[best], value = sums[best] + table[best];
+    return value > -INF;
+  }
+  double value(const double* r, const Unit* a) const {
+    int64_t place = 0;
+    for (int64_t i = 0; i < n; i++) place = 2 * place + int64_t(a[0] >> i & 1);
+    return sum(r, a) + table[place];
+  }
+};
+
 PARSIMAX_LOOP void count_equal(const int32_t* vectors, int64_t count, const int32_t* a, int64_t len, double* out) {
   for (int64_t i = 0; i < count; i++) {
     const int32_t* b = vectors + i * len;
