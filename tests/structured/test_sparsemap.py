@@ -242,6 +242,14 @@ def test_caps_are_kept_and_the_gap_tells(kernels):
     torch.testing.assert_close(one, torch.ones_like(one))
 
 
+@both_ways
+def test_bits_that_are_not_done_have_the_marginals_of_what_is_returned(kernels):
+    found = sparsemap(normal(2, 9), st.Bits(), rule="active-set", max_iter=3)
+    sums = torch.zeros(2, 9).double().index_add(0, found.example, found.probabilities[:, None] * found.structures)
+    assert (found.gap > 1e-3).all()
+    torch.testing.assert_close(found.marginals, sums, rtol=0, atol=1e-12)
+
+
 def spoiled(scores, value, at=0):
     """A score of item ``at`` replaced; in a tuple, the first part's."""
     unary = (scores[0] if isinstance(scores, tuple) else scores).clone()

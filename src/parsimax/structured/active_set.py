@@ -124,9 +124,9 @@ class Active:
 
     def orthogonal(self, tilt: Tensor) -> Tensor:
         """The part of a direction that is orthogonal to all that the active structures span."""
-        by_tilt, by_one = torch.linalg.solve(
-            self.gram(), torch.stack([self.parts @ tilt, torch.ones_like(self.theta)], 1)
-        ).unbind(1)
+        right = torch.stack([self.parts @ tilt, torch.ones_like(self.theta)], 1)
+        solved: Tensor = torch.linalg.solve(self.gram(), right)
+        by_tilt, by_one = solved.unbind(1)
         return tilt - (by_tilt - by_one * by_tilt.sum() / by_one.sum()) @ self.parts
 
     def gain(self, residual: Tensor, code: Tensor) -> float:

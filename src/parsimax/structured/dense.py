@@ -33,7 +33,7 @@ class Dense(Bits):
     kind = 5
     gap_scale = 1.0
     separable = False
-    rules = ("active-set",)  # type: ignore[assignment]
+    rules = ("active-set",)
 
     def __init__(self) -> None:
         super().__init__()

@@ -96,7 +96,8 @@ class StructureFactor(Factor):
     def tangent(self, state: State, d: Tensor) -> Tensor:
         if self.structure.separable:
             leaf, closed = state
-            return torch.autograd.grad(closed, leaf, d, retain_graph=True)[0]
+            moved: Tensor = torch.autograd.grad(closed, leaf, d, retain_graph=True)[0]
+            return moved
         problem, codes, _, example, _ = state
         return self.structure.marginals(codes, example, self._weights(state, d), problem).view(d.shape)
 

@@ -88,14 +88,7 @@ def sparsemap(
     kernels = kernels_serve(where, structure, scores)
     begin = None if start is None else _start(structure, problem, start, where)
     face = on_the_face(structure, problem, limits, begin, kernels)
-    marginals = structure.marginals(face.codes, face.example, face.weights, problem)
-    if (
-        structure.separable
-    ):  # where the active set reached the solution it is this, and its derivative does not stop there
-        finite = torch.where(problem.unary.detach().isfinite(), problem.unary.detach().abs(), 0.0).flatten(1)
-        reached = face.gap <= FACE * torch.nn.functional.pad(finite, (0, 1), value=1.0).amax(-1)
-        shape = (-1, *[1] * structure.dims)
-        marginals = torch.where(reached.view(shape), nearest(structure, problem)[0], marginals)
+    marginals = _marginals(structure, problem, face)
     codes, p, counts = face.support(problem)
     return assemble(structure, problem, codes, p, counts, structure.gap_scale * face.gap, face.steps, marginals)
 
@@ -127,6 +120,20 @@ class Face:
             self.theta[inside], self.weights.detach()[inside], self.raw[inside], counts, self.incidence
         )
         return self.codes[inside], weights, counts
+
+
+def _marginals(structure: Structure, problem: Problem, face: Face) -> Tensor:
+    """Of separable structures by the closed form, where the active set got there: its own span less than their face."""
+    if not structure.separable:
+        return structure.marginals(face.codes, face.example, face.weights, problem)
+    unary = problem.unary.detach()
+    finite = torch.where(unary.isfinite(), unary.abs(), 0.0).flatten(1)
+    reached = face.gap <= FACE * torch.nn.functional.pad(finite, (0, 1), value=1.0).amax(-1)
+    closed = nearest(structure, problem)[0]
+    if bool((reached | problem.broken).all()):
+        return closed
+    own = structure.marginals(face.codes, face.example, face.weights, problem)
+    return torch.where(reached.view(-1, *[1] * structure.dims), closed, own)
 
 
 def on_the_face(structure: Structure, problem: Problem, limits: Limits, start: Start | None, kernels: bool) -> Face:
