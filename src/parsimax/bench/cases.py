@@ -59,6 +59,7 @@ STRUCTURES = {"bits": (64, 128), "bits_closed": (64, 128), "chain": (64, 50, 20)
 STRUCTURES["tree"] = (64, 25, 26)
 LOOPED = 4  # of the 64 items are what the other side has time for: the same in plain torch, item by item
 STRUCTURED_LIMIT = (64 / LOOPED) / 50
+ISING = (16, 10)  # items, and the side of a square grid with a pair for each edge
 ELEMENTS = 8_000_000  # of the cases with ever longer rows
 
 
@@ -250,6 +251,12 @@ def _structures() -> Iterator[Case]:
         )
 
 
+def _graphs() -> Iterator[Case]:
+    items, side = ISING
+    name = f"factor_graph_ising/{items}x{side}x{side}"
+    yield Case(name, "structured", (items, side * side), "ising", "loop_ising", items / LOOPED, scale=1.0)
+
+
 def _tiny() -> Iterator[Case]:
     for shape in ((5, 5), (8, 8)):
         for ours in ("sparsemax", "entmax15", "entmax"):
@@ -296,6 +303,7 @@ def _registry() -> Iterator[Case | Scaling]:
         yield from _against_peer(case)
     yield from _scaling()
     yield from _structures()
+    yield from _graphs()
 
 
 CASES: dict[str, Case | Scaling] = {case.name: case for case in _registry()}

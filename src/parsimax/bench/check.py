@@ -28,6 +28,7 @@ ITEMS = 2  # of structures: the truth is a loop that takes a second for a few
 SPLIT = {
     "scores": 0,
     "transitions": 0,
+    "couplings": 0,
     "hidden": 0,
     "query": 1,
     "key": 1,

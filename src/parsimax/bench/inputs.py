@@ -76,6 +76,9 @@ def make(case: Case) -> Inputs:
         if case.ours.endswith("chain"):
             items, positions, n = case.shape
             leaves["transitions"] = normal(items, positions - 1, n, n, times=scale)
+        if case.ours.endswith("ising"):
+            items, side = case.shape[0], math.isqrt(case.shape[1])
+            leaves["couplings"] = normal(items, 2 * side * (side - 1), times=scale)
         inputs = Inputs(leaves, alpha, torch.empty(case.shape[0]), normal(*case.shape))
     elif case.ours.startswith("linear"):
         rows, d, n = case.shape

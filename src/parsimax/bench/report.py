@@ -25,7 +25,7 @@ TITLES = {
     "dense": "Nearly dense rows: scores × 0.01",
     "peer": "Against the `entmax` package",
     "scaling": "Growth: log-log slopes",
-    "structured": "Structures: SparseMAP forward and backward, top-10 forward; against 4 of 64 items in plain torch",
+    "structured": "Structures: SparseMAP forward and backward, top-10 forward; against 4 of the items in plain torch",
 }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -123,11 +124,29 @@ def _structured(kind: str, *, k: int | None = None, loop: bool = False) -> Side:
     return Side(parsimax.use_kernels("torch")(call) if loop else call)
 
 
+def _ising(*, loop: bool = False) -> Side:
+    """The marginals of a square grid by LP-SparseMAP; ``loop``: of a few items, one after the other."""
+
+    def call(i: Inputs) -> Tensor:
+        at = torch.arange(i["scores"].shape[1]).view(math.isqrt(i["scores"].shape[1]), -1)
+        ends = ((at[:, :-1], at[:, 1:]), (at[:-1], at[1:]))
+        edges = torch.cat([torch.stack([a.flatten(), b.flatten()], 1) for a, b in ends])
+        graph = structured.FactorGraph(at.numel()).add(structured.Pair(), edges)
+        if not loop:
+            return graph.solve(i["scores"], i["couplings"], tolerance=1e-6).marginals
+        few = zip(i["scores"][:LOOPED], i["couplings"][:LOOPED], strict=True)
+        found = torch.stack([graph.solve(field, pairs, tolerance=1e-6).marginals for field, pairs in few])
+        return torch.cat([found, found.new_zeros(len(i["scores"]) - LOOPED, at.numel())])
+
+    return Side(call)
+
+
 KINDS = ("bits", "bits_closed", "chain", "assignment", "tree")
 STRUCTURED = {f"sparsemap_{kind}": _structured(kind) for kind in KINDS}
 STRUCTURED |= {f"loop_{kind}": _structured(kind, loop=True) for kind in KINDS if kind != "bits_closed"}
 STRUCTURED |= {f"topk_{kind}": _structured(kind, k=10) for kind in ("bits", "chain")}
 STRUCTURED |= {f"loop_topk_{kind}": _structured(kind, k=10, loop=True) for kind in ("bits", "chain")}
+STRUCTURED |= {"ising": _ising(), "loop_ising": _ising(loop=True)}
 OURS = {
     "sparsemax": Side(lambda i: parsimax.sparsemax(i["scores"], i.dim)),
     "entmax15": Side(lambda i: parsimax.entmax15(i["scores"], i.dim)),

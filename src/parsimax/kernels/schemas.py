@@ -424,9 +424,10 @@ def _plif_slopes(sums: Tensor, raw: Tensor, bound: float) -> Tensor:
 def _sparsemap(unary: Tensor, extra: Tensor | None, kind: int, *_: Any) -> tuple[Tensor, ...]:
     """SparseMAP of each item by the active set, ragged: one row a pair of an item and an active structure.
 
-    All scores are float64: (items, bits), or (items, positions, labels) with transitions (items or 1, positions - 1 or
-    1, labels, labels). Codes are words of 64 bits (kind 0) or int32 labels; facts are (gap, iterations). An item with
-    NaN or +inf has one structure of weight NaN, one in which nothing is allowed has none.
+    All scores are float64: (items, bits), with a table (items or 1, 2^bits) for kind 5, or (items, positions, labels)
+    with transitions (items or 1, positions - 1 or 1, labels, labels). Codes are words of 64 bits (kinds 0 and 5) or
+    int32 labels; facts are (gap, iterations). Structures of weight 0 complete the face for the derivative. An item
+    with NaN or +inf has one structure of weight NaN, one in which nothing is allowed has none.
     """
     pairs = torch.library.get_ctx().new_dynamic_size(min=0)
     items = unary.shape[0]
@@ -439,8 +440,9 @@ def _sparsemap(unary: Tensor, extra: Tensor | None, kind: int, *_: Any) -> tuple
 
 
 def _codes(unary: Tensor, kind: int, lead: tuple[Any, ...]) -> Tensor:
-    length = (unary.shape[1] + 63) // 64 if kind == 0 else unary.shape[1]
-    return unary.new_empty((*lead, length), dtype=torch.int64 if kind == 0 else torch.int32)
+    words = kind in (0, 5)
+    length = (unary.shape[1] + 63) // 64 if words else unary.shape[1]
+    return unary.new_empty((*lead, length), dtype=torch.int64 if words else torch.int32)
 
 
 @operator("_sparsemap_grad(Tensor codes, Tensor counts, Tensor g) -> Tensor")

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from ..structured import Assignment, Bits, Chain, Custom, OneOf, OneOfEach, Structure, Tree
 from ..structured.structure import Problem, Scores
-from ..structured.topk import _best, _matrix
+from ..structured.topk import best_codes, score_matrix
 from .items import Items
 
 MOST = 4096  # structures that are listed where nothing quicker is known
@@ -47,7 +47,7 @@ class Gibbs:
 
     def best(self, k: int) -> tuple[Tensor, Tensor]:
         """(rows, k, …) codes, the most probable first, and whether there are so many."""
-        return _best(self.structure, self.part, k, self.scores)
+        return best_codes(self.structure, self.part, k, self.scores)
 
     def entropy(self) -> Tensor:
         """(rows,): log Z less the expected score; the derivatives of log Z are the probabilities of the parts."""
@@ -95,12 +95,12 @@ class Listed(Gibbs):
         if isinstance(structure, OneOf):
             self.theta, self.codes = part.unary, None
         else:
-            codes, there = _best(structure, part, int(min(MOST, bound(structure, part))) + 1, scores)
+            codes, there = best_codes(structure, part, int(min(MOST, bound(structure, part))) + 1, scores)
             count = int(there.sum(1).max()) if len(there) else 0
             if count > MOST:
                 raise ValueError(f"{refusal(structure)}; SparseMAP, TopK and Gumbel take it")
             self.codes = codes[:, :count]
-            self.theta = _matrix(structure, part, self.codes, there[:, :count])
+            self.theta = score_matrix(structure, part, self.codes, there[:, :count])
         super().__init__(items, scores)
 
     def normaliser(self, *parts: Tensor) -> Tensor:
@@ -277,7 +277,7 @@ def allowed(structure: Structure, problem: Problem, scores: Scores) -> Tensor:
     if not forbidden:
         return torch.ones_like(problem.broken)
     clean = replace(problem, broken=torch.zeros_like(problem.broken))
-    return _best(structure, clean, 1, scores)[1][:, 0]
+    return best_codes(structure, clean, 1, scores)[1][:, 0]
 
 
 def logsumexp(x: Tensor) -> Tensor:

@@ -2,6 +2,7 @@
 
 from .bits import Bits
 from .custom import Custom
+from .dense import Dense
 from .distribution import Distribution
 from .factors import AtMostOne, Budget, Factor, Knapsack, Or, OrOut, Pair, Xor
 from .graph import FactorGraph, Relaxation
@@ -19,6 +20,7 @@ __all__ = [
     "Budget",
     "Chain",
     "Custom",
+    "Dense",
     "Distribution",
     "Factor",
     "FactorGraph",

@@ -14,6 +14,7 @@ from torch import Tensor
 from .structure import Problem, Structure
 
 TIE, DEPENDENT, SPENT = 1e-9, 1e-10, 1e-13
+FACE, NEW, TILTS = 1e-9, 1e-6, (1e-6, 1e-8)
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,15 @@ class Active:
         self.parts = torch.zeros(0, self.unary.numel(), dtype=torch.float64)
         self.theta = self.weights = torch.zeros(0, dtype=torch.float64)
 
+    def best(self, scores: Tensor) -> Tensor:
+        code = self.structure.best(scores, self.extra)
+        if code is None:
+            raise ValueError(
+                "the oracle returned None, which says that nothing is allowed, after a structure under other finite "
+                "scores of the same parts; what is allowed depends on the scores of -inf alone"
+            )
+        return code
+
     def describe(self, code: Tensor, scores: Tensor) -> tuple[Tensor, Tensor]:
         """The parts of a code, and its score."""
         example = torch.zeros(1, dtype=torch.long)
@@ -70,14 +80,14 @@ class Active:
         self.codes = [code for code, alive in zip(self.codes, live.tolist(), strict=True) if alive]
         self.parts, self.theta, self.weights = self.parts[live], self.theta[live], self.weights[live]
 
-    def add(self, code: Tensor, *, replacing: bool) -> bool:
+    def add(self, code: Tensor, *, replacing: bool, dependent: float = DEPENDENT) -> bool:
         """Take a structure in; one that depends on the others pushes one of them out, or is left out itself."""
         parts, value = self.describe(code, self.unary)
         weight = torch.zeros((), dtype=torch.float64)
         if self.codes:
             products, own = self.parts @ parts + 1, parts @ parts + 1
             c = torch.linalg.solve(self.gram(), products)
-            if bool(own - c @ products <= DEPENDENT * own):
+            if bool(own - c @ products <= dependent * own):
                 steps = torch.where(c > 1e-12, self.weights / c, math.inf)
                 if not replacing or bool(steps.min() == math.inf):
                     return False
@@ -112,6 +122,13 @@ class Active:
     def residual(self) -> Tensor:
         return self.unary - (self.weights @ self.parts).view_as(self.unary)
 
+    def orthogonal(self, tilt: Tensor) -> Tensor:
+        """The part of a direction that is orthogonal to all that the active structures span."""
+        right = torch.stack([self.parts @ tilt, torch.ones_like(self.theta)], 1)
+        solved: Tensor = torch.linalg.solve(self.gram(), right)
+        by_tilt, by_one = solved.unbind(1)
+        return tilt - (by_tilt - by_one * by_tilt.sum() / by_one.sum()) @ self.parts
+
     def gain(self, residual: Tensor, code: Tensor) -> float:
         """How much more a structure is worth than the answer."""
         here = torch.stack([self.describe(each, residual)[1] for each in self.codes])
@@ -121,10 +138,13 @@ class Active:
 def solve_item(
     structure: Structure, problem: Problem, item: int, limits: Limits, start: Start | None, tilt: Tensor
 ) -> tuple[list[Tensor], Tensor, float, int]:
-    """(codes, weights, gap, iterations); no codes if nothing is allowed."""
+    """(codes, weights, gap, iterations); no codes if nothing is allowed.
+
+    Codes of weight 0 complete the face for the derivative of the marginals.
+    """
     active = Active(structure, problem, item)
-    unary, extra = active.unary, active.extra
-    first = structure.best(unary, extra)
+    unary = active.unary
+    first = structure.best(unary, active.extra)
     if first is None:
         return [], active.weights, 0.0, 0
     top = max(1.0, float(torch.where(unary.isfinite(), unary.abs(), 0.0).max()) if unary.numel() else 1.0)
@@ -139,12 +159,10 @@ def solve_item(
         settled = active.advance()
         if settled:
             residual = active.residual()
-            code = structure.best(residual + tie * tilt.view_as(residual), extra)
-            assert code is not None
+            code = active.best(residual + tie * tilt.view_as(residual))
             gap = active.gain(residual, code)
             if gap <= max(tolerance, 4 * tie * float(active.parts.sum(1).max())):
-                code = structure.best(residual, extra)
-                assert code is not None
+                code = active.best(residual)
                 gap = active.gain(residual, code)
             if gap < -100 * tolerance:
                 raise ValueError(
@@ -158,14 +176,27 @@ def solve_item(
             if not active.add(code, replacing=True):
                 break
         iterations += 1
-    live = active.weights >= SPENT
-    active.keep(live if bool(live.any()) else torch.ones_like(live))
+    active.weights = torch.where(active.weights < SPENT, 0.0, active.weights)
     if not settled:
         active.weights = active.weights / active.weights.sum()
-        best = structure.best(active.residual(), extra)
-        assert best is not None
-        gap = active.gain(active.residual(), best)
+        gap = active.gain(active.residual(), active.best(active.residual()))
+    if not structure.separable and gap <= FACE * top:
+        complete(active, top, tilt)
     return active.codes, active.weights, max(gap, 0.0), iterations
+
+
+def complete(active: Active, top: float, tilt: Tensor) -> None:
+    """Take in, with weight 0, what is missing of the face of all best structures: the kernel says why and how."""
+    residual, turn, grew = active.residual(), 0, True
+    while grew:
+        turn, grew = turn + 1, False
+        across = active.orthogonal(tilt.roll(-turn)).view_as(residual)
+        for sign in (1, -1):
+            for size in TILTS:
+                code = active.best(residual + sign * size * top * across)
+                if active.gain(residual, code) >= -FACE * top:
+                    grew = active.add(code, replacing=False, dependent=NEW) or grew
+                    break
 
 
 def _begin(active: Active, start: Start) -> None:

@@ -38,6 +38,7 @@ class Bits(Structure):
     form = "(…, bits)"
     kind = 0
     gap_scale = 2.0
+    separable = True
 
     def __init__(self, at_least: int = 0, at_most: int | None = None) -> None:
         for name, value in (("at_least", at_least), ("at_most", at_most)):

@@ -22,31 +22,39 @@ WHOLE = 1e-9  # cumulated marginals that a limit makes whole are so up to roundi
 Ragged = tuple[Tensor, Tensor, Tensor]  # codes, weights, counts
 
 
-def in_closed_form(structure: Structure, problem: Problem, rule: str, shuffle: bool) -> Distribution:
-    """The distribution by one of the rules of the structure, with the gap of its marginals."""
+def nearest(structure: Structure, problem: Problem) -> tuple[Tensor, Tensor]:
+    """(marginals, differentiable and 0 where nothing is allowed; where something is) of a separable structure."""
     if isinstance(structure, Bits):
-        return _bits(structure, problem, rule, shuffle)
+        s, (low, high) = structure.penalised(problem.unary), structure.limits
+        possible = (s.detach() > -math.inf).sum(-1) >= low
+        return torch.where(possible[:, None], _clipped(s, low, min(high, s.shape[-1])), 0.0), possible
     p = sparsemax(problem.unary)
     possible = (p.detach() > 0).any(-1)
-    residual = problem.unary.detach() - p.detach()
-    gap = residual.amax(-1) - _inner(p.detach(), residual)
     if isinstance(structure, OneOf):
-        return assemble(structure, problem, *_one_of(p), torch.where(possible, gap, 0.0), marginals=p)
+        return p, possible
     possible = possible.all(-1)
-    p = torch.where(possible[:, None, None], p, 0.0)
-    return assemble(structure, problem, *quantile(p, possible), torch.where(possible, gap.sum(-1), 0.0), marginals=p)
+    return torch.where(possible[:, None, None], p, 0.0), possible
+
+
+def in_closed_form(structure: Structure, problem: Problem, rule: str, shuffle: bool) -> Distribution:
+    """The distribution by one of the rules of the structure, with the gap of its marginals."""
+    u, possible = nearest(structure, problem)
+    if isinstance(structure, Bits):
+        return _bits(structure, problem, u, possible, rule, shuffle)
+    residual = problem.unary.detach() - u.detach()
+    gap = residual.amax(-1) - _inner(u.detach(), residual)
+    if isinstance(structure, OneOf):
+        return assemble(structure, problem, *_one_of(u), torch.where(possible, gap, 0.0), marginals=u)
+    return assemble(structure, problem, *quantile(u, possible), torch.where(possible, gap.sum(-1), 0.0), marginals=u)
 
 
 def _inner(u: Tensor, r: Tensor) -> Tensor:
     return torch.where(u > 0, u * r, 0.0).sum(-1)
 
 
-def _bits(structure: Bits, problem: Problem, rule: str, shuffle: bool) -> Distribution:
-    s, (low, high) = structure.penalised(problem.unary), structure.limits
-    n = s.shape[-1]
-    possible = (s.detach() > -math.inf).sum(-1) >= low
-    u = torch.where(possible[:, None], _clipped(s, low, min(high, n)), 0.0)
-    residual = s.detach() - u.detach()
+def _bits(structure: Bits, problem: Problem, u: Tensor, possible: Tensor, rule: str, shuffle: bool) -> Distribution:
+    (low, high), n = structure.limits, u.shape[-1]
+    residual = structure.penalised(problem.unary).detach() - u.detach()
     best = _best_value(residual, low, min(high, n))
     gap = torch.where(possible, (best - _inner(u.detach(), residual)).clamp(min=0), 0.0)
     if rule == "staircase":

@@ -25,6 +25,7 @@ class Custom(Structure):
             scores are a tuple (parts, extra parts), it gets one and returns one; the penalty is on the first alone. A
             part of score −inf is forbidden; None says that nothing is allowed.
         dims: how many dimensions the scores of one item have.
+        extra_dims: how many the extra parts have, if there are any; only a :class:`FactorGraph` has to know.
         kbest: ``kbest(scores, k)`` → the k best structures, best first, or fewer if there are not so many. Only
             :func:`topk` needs it.
 
@@ -47,13 +48,18 @@ class Custom(Structure):
         oracle: Callable[[Any], Vertex | None],
         *,
         dims: int = 1,
+        extra_dims: int | None = None,
         kbest: Callable[[Any, int], Sequence[Vertex]] | None = None,
     ) -> None:
         if not callable(oracle) or not (kbest is None or callable(kbest)):
             raise TypeError("Custom: oracle, and kbest if there is one, must be functions of the scores of one item")
         if not isinstance(dims, int) or dims < 1:
             raise ValueError(f"Custom: the scores of one item have 1 or more dimensions, got dims={dims!r}")
-        self.oracle, self.find_kbest = oracle, kbest
+        if extra_dims is not None and (not isinstance(extra_dims, int) or extra_dims < 1):
+            raise ValueError(
+                f"Custom: extra parts have 1 or more dimensions, None if there are none, got {extra_dims!r}"
+            )
+        self.oracle, self.find_kbest, self.extra_dims = oracle, kbest, extra_dims
         self.dims = dims  # type: ignore[misc]
 
     def problem(self, scores: Scores, where: str) -> Problem:
@@ -76,13 +82,38 @@ class Custom(Structure):
 
     def kbest(self, unary: Tensor, extra: Tensor | None, k: int) -> list[Tensor]:
         assert self.find_kbest is not None
-        found = self.find_kbest(unary if extra is None else (unary, extra), k)
-        return [self.code_of(vertex, unary, extra) for vertex in found]
+        found = list(self.find_kbest(unary if extra is None else (unary, extra), k))
+        if len(found) > k:
+            raise ValueError(f"kbest returned {len(found)} structures where {k} were asked for; it may return fewer")
+        codes = [self.code_of(vertex, unary, extra) for vertex in found]
+        seen: dict[tuple[int, ...], int] = {}
+        for at, code in enumerate(codes):
+            if (first := seen.setdefault(tuple(code.tolist()), at)) != at:
+                raise ValueError(
+                    f"kbest returned {code.tolist()} twice, as numbers {first} and {at}; each may come once"
+                )
+        return codes
+
+    def code_of_target(self, target: Tensor, extra: Tensor | None) -> Tensor:
+        """The structure with these parts, the best if it has extra ones: what wins when nothing but they count."""
+        lead = 1.0 if extra is None else 1 + 2 * float(torch.where(extra.isfinite(), extra.abs(), 0.0).sum())
+        code = self.best(lead * (2 * target.double() - 1), extra)
+        if code is None or not torch.equal(code[: target.numel()], target.flatten().to(torch.uint8)):
+            best = "nothing" if code is None else code[: target.numel()].tolist()
+            raise ValueError(
+                f"a target is one of the structures of {self}, got {target.flatten().tolist()}; under scores of "
+                f"{lead:g} for its parts and {-lead:g} for all others the oracle returned {best}"
+            )
+        return code
 
     @staticmethod
     def code_of(vertex: Vertex, unary: Tensor, extra: Tensor | None) -> Tensor:
         """One row of 0 and 1; raises if the oracle's answer is none."""
-        given = (vertex,) if isinstance(vertex, Tensor) else tuple(vertex)
+        given = tuple(vertex) if isinstance(vertex, tuple | list) else (vertex,)
+        if not all(isinstance(each, Tensor) for each in given):
+            raise ValueError(
+                f"the oracle returned {vertex!r}; a structure is a tensor, or a tuple of two with extra parts"
+            )
         wanted = (unary,) if extra is None else (unary, extra)
         shapes, expected = [tuple(each.shape) for each in given], [tuple(each.shape) for each in wanted]
         if shapes != expected:
@@ -101,6 +132,9 @@ class Custom(Structure):
     def score(self, codes: Tensor, example: Tensor, problem: Problem, unary: Tensor) -> Tensor:
         flat = unary.flatten(1) if problem.extra is None else torch.cat([unary.flatten(1), problem.extra.flatten(1)], 1)
         return torch.where(codes > 0, flat[example], 0.0).sum(-1)
+
+    def score_of_parts(self, codes: Tensor, example: Tensor, problem: Problem) -> Tensor:
+        return torch.where(self.incidence(codes, problem) > 0, problem.unary.flatten(1)[example], 0.0).sum(-1)
 
     def decode(self, codes: Tensor, problem: Problem) -> Tensor:
         parts = codes[:, : math.prod(problem.unary.shape[1:])]

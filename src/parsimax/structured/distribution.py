@@ -138,7 +138,11 @@ def projected(parts: Tensor, counts: Tensor, g: Tensor) -> Tensor:
     padded[live] = parts
     gram = torch.where(live[:, :, None] & live[:, None, :], padded @ padded.mT + 1, torch.eye(most).to(parts))
     right = torch.stack([parts.new_zeros(live.shape).masked_scatter(live, g), live.to(parts)], -1)
-    by_g, by_one = torch.cholesky_solve(right, torch.linalg.cholesky(gram)).unbind(-1)
+    factor, failed = torch.linalg.cholesky_ex(gram)
+    solved: Tensor = torch.cholesky_solve(right, factor)
+    if bool(failed.any()):  # structures that depend on each other up to rounding
+        solved = torch.linalg.pinv(gram, hermitian=True) @ right
+    by_g, by_one = solved.unbind(-1)
     total = by_one.sum(1, keepdim=True)
     q = by_g - by_one * by_g.sum(1, keepdim=True) / torch.where(total > 0, total, 1)
     return q[live]

@@ -198,7 +198,7 @@ class Pair(Factor):
         assert extra is not None
         # A negative score is a positive one with the second variable flipped: w z₁z₂ = w z₁ − w z₁(1 − z₂).
         flipped = extra < 0
-        w = extra.abs()
+        w = torch.minimum(extra.abs(), 2 + v.abs().sum(-1))  # a score beyond that, -inf too, changes no more
         a, b = torch.where(flipped, v[..., 0] - w, v[..., 0]), torch.where(flipped, 1 - v[..., 1], v[..., 1])
         first, second = a > b + w, b > a + w
         mean = ((a + b + w) / 2).clamp(0, 1)

@@ -12,7 +12,9 @@ from torch.autograd.function import once_differentiable
 
 from ..engine.precision import in_float64
 from .active_set import Limits
+from .closed import nearest
 from .custom import Custom
+from .dense import Dense
 from .distribution import projected
 from .factors import Factor, State, Xor
 from .labels import Chain, OneOf
@@ -47,7 +49,19 @@ class StructureFactor(Factor):
 
     @property
     def extra(self) -> bool:  # type: ignore[override]
-        return isinstance(self.structure, Chain)
+        structure = self.structure
+        return isinstance(structure, Chain | Dense) or (
+            isinstance(structure, Custom) and structure.extra_dims is not None
+        )
+
+    def extra_shape(self, parts: tuple[int, ...], given: tuple[int, ...]) -> tuple[int, ...]:
+        """What the extra scores of one place are, where its parts are so many."""
+        if isinstance(self.structure, Custom):
+            assert self.structure.extra_dims is not None
+            return given[-self.structure.extra_dims :]
+        if isinstance(self.structure, Dense):
+            return (2,) * parts[0]
+        return parts[0] - 1, parts[1], parts[1]
 
     def problem(self, v: Tensor, extra: Tensor | None) -> Problem:
         structure, parts = self.structure, v.shape[2:]
@@ -58,6 +72,11 @@ class StructureFactor(Factor):
 
     def project(self, v: Tensor, extra: Tensor | None) -> tuple[Tensor, State]:
         structure = self.structure
+        if structure.separable:
+            with torch.enable_grad():
+                leaf = v.detach().requires_grad_()
+                closed = nearest(structure, self.problem(leaf, None))[0].view(v.shape)
+            return closed.detach(), (leaf, closed)
         problem = self.problem(v, extra)
         kernels = kernels_serve("sparsemap", structure, v)
         codes, weights, counts, _, _ = solve(structure, problem, Limits(1000, 2**62), None, kernels)
@@ -76,6 +95,10 @@ class StructureFactor(Factor):
         return projected(self.structure.incidence(codes, problem), counts, by_part)
 
     def tangent(self, state: State, d: Tensor) -> Tensor:
+        if self.structure.separable:
+            leaf, closed = state
+            moved: Tensor = torch.autograd.grad(closed, leaf, d, retain_graph=True)[0]
+            return moved
         problem, codes, _, example, _ = state
         return self.structure.marginals(codes, example, self._weights(state, d), problem).view(d.shape)
 
@@ -87,7 +110,7 @@ class StructureFactor(Factor):
             extra = problem.extra.detach().requires_grad_()
             score = self.structure.score(codes, example, replace(problem, extra=extra), problem.unary.detach())
             out: Tensor = torch.autograd.grad((score * self._weights(state, d)).sum(), extra)[0]
-        return out.view(*d.shape[:2], *out.shape[1:])
+        return out.view(*d.shape[:2], *self.extra_shape(tuple(d.shape[2:]), tuple(out.shape[1:])))
 
     def __repr__(self) -> str:
         return repr(self.structure)
@@ -153,7 +176,8 @@ class FactorGraph:
         """Put a factor on variables, or on several groups of them at once.
 
         Args:
-            factor: ``Xor``, ``AtMostOne``, ``Or``, ``Budget``, ``Knapsack``, ``OrOut``, ``Pair``, or a structure.
+            factor: ``Xor``, ``AtMostOne``, ``Or``, ``Budget``, ``Knapsack``, ``OrOut``, ``Pair``, ``Dense``, or a
+                structure.
             variables: their indices: (d,), or (groups, d). For a structure in the shape of its scores; −1 where a part
                 is no variable, as a word that is its own head.
             negated: boolean, in the same shape: which variables count as on when they are off.
@@ -198,10 +222,13 @@ class FactorGraph:
         """The marginals of all variables.
 
         Args:
-            scores: (…, variables); any leading dimensions are items. Items with infinite scores or NaN are NaN.
+            scores: (…, variables); any leading dimensions are items. −inf forbids a variable: it is exactly 0 with
+                gradient 0, and if no choice of the others can do without it, the residual says so. Items with NaN or
+                +inf are NaN.
             extras: one tensor for each factor with scores of its own, in the order of ``add``: for ``Pair`` it is
-                (…, groups), for ``Chain`` (…, groups, positions − 1, labels, labels); without the leading dimensions it
-                is shared.
+                (…, groups), for ``Chain`` (…, groups, positions − 1, labels, labels), for ``Dense`` (…, groups, 2, …,
+                2), for ``Custom`` (…, groups, then its ``extra_dims``); without the leading dimensions it is shared.
+                −inf forbids there, too.
             tolerance: by how much factors and variables may disagree.
             max_iter: of the alternating steps; what is reached then is in ``residual``.
 
@@ -226,9 +253,9 @@ class FactorGraph:
         batch = scores.shape[:-1]
         eta = scores.double().reshape(math.prod(batch), n)
         own = [_batched(extra, p, batch, len(eta)) for extra, p in zip(extras, wanted, strict=True)]
-        broken = ~eta.detach().isfinite().all(-1)
+        broken = ~(eta.detach() < math.inf).all(-1)
         for extra in own:
-            broken = broken | ~extra.detach().isfinite().flatten(1).all(-1)
+            broken = broken | ~(extra.detach() < math.inf).flatten(1).all(-1)
         clean = torch.where(broken[:, None], 0.0, eta)
         own = [torch.where(broken.view(-1, *[1] * (extra.dim() - 1)), 0.0, extra) for extra in own]
         out: list[Any] = []
@@ -256,8 +283,7 @@ def _batched(extra: Tensor, placed: Placed, batch: tuple[int, ...], items: int) 
     groups = len(placed.index)
     own: tuple[int, ...] = (groups,)
     if isinstance(placed.factor, StructureFactor):
-        positions, labels = placed.index.shape[1:]
-        own = (groups, positions - 1, labels, labels)
+        own = (groups, *placed.factor.extra_shape(tuple(placed.index.shape[1:]), tuple(extra.shape)))
     if tuple(extra.shape) not in (own, (*batch, *own)):
         raise ValueError(
             f"FactorGraph: the scores of {placed.factor} are {own} or {(*batch, *own)}, got {tuple(extra.shape)}"
@@ -272,25 +298,30 @@ class _Solve(torch.autograd.Function):
     def forward(
         ctx: Any, graph: FactorGraph, out: list[Any], tolerance: float, max_iter: int, eta: Tensor, *extras: Tensor
     ) -> Tensor:
-        mu, states, residual, iterations = alternate(graph, eta, extras, tolerance, max_iter)
+        forbidden = eta == -math.inf
+        mu, states, residual, iterations = alternate(graph, eta, extras, tolerance, max_iter, forbidden)
         out.extend((residual, iterations))
         ctx.graph, ctx.states = graph, states
+        ctx.save_for_backward(forbidden, *extras)
         return mu
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
-        d = into_the_faces(ctx.graph, ctx.states, g)
-        by_extra = [
-            p.factor.extra_gradient(state, p.flip(p.gather(d)))
-            for p, state in zip(ctx.graph.placed, ctx.states, strict=True)
-            if p.factor.extra
-        ]
+        forbidden, *extras = ctx.saved_tensors
+        d = into_the_faces(ctx.graph, ctx.states, g, forbidden)
+        given = iter(extras)
+        by_extra = []
+        for p, state in zip(ctx.graph.placed, ctx.states, strict=True):
+            if p.factor.extra:
+                moved = p.factor.extra_gradient(state, p.flip(p.gather(d)))
+                assert moved is not None
+                by_extra.append(torch.where(next(given) == -math.inf, 0.0, moved))
         return None, None, None, None, d, *by_extra
 
 
 def alternate(
-    graph: FactorGraph, eta: Tensor, extras: tuple[Tensor, ...], tolerance: float, max_iter: int
+    graph: FactorGraph, eta: Tensor, extras: tuple[Tensor, ...], tolerance: float, max_iter: int, forbidden: Tensor
 ) -> tuple[Tensor, list[State], Tensor, int]:
     """Alternating directions: each factor projects, the variables average, the disagreements add up."""
     n, degree = graph.variables, graph.degree()
@@ -317,7 +348,7 @@ def alternate(
             ahead = here + RELAX * apart + u
             moved.append(ahead)
             total = total + p.scatter(ahead, n)
-        new = (eta + gamma * total) / (1 + gamma * degree)
+        new = torch.where(forbidden, 0.0, (eta + gamma * total) / (1 + gamma * degree))
         scaled = [a - p.gather(new) for a, p in zip(moved, graph.placed, strict=True)]
         dual = (gamma * (new - mu)).abs().amax(-1, keepdim=True)
         mu = new
@@ -329,14 +360,14 @@ def alternate(
             gamma = gamma * change
             scaled = [u / change.view(-1, *[1] * (u.dim() - 1)) for u in scaled]
     # What the factors say, which is in their polytopes: exact zeros, where mu has numbers below the tolerance.
-    return answer / degree, states, primal[:, 0], iteration
+    return torch.where(forbidden, 0.0, answer / degree), states, primal[:, 0], iteration
 
 
-def into_the_faces(graph: FactorGraph, states: list[State], g: Tensor, steps: int = 1000) -> Tensor:
+def into_the_faces(graph: FactorGraph, states: list[State], g: Tensor, forbidden: Tensor, steps: int = 1000) -> Tensor:
     """The projection of g onto the directions that every active face has, by conjugate gradients."""
 
     def outside(x: Tensor) -> Tensor:
-        total = torch.zeros_like(x)
+        total = torch.where(forbidden, x, 0.0)
         for p, state in zip(graph.placed, states, strict=True):
             d = p.gather(x)
             total = total + p.scatter(d - p.tangent(state, d), graph.variables)
@@ -355,4 +386,4 @@ def into_the_faces(graph: FactorGraph, states: list[State], g: Tensor, steps: in
         x, r = x + step * direction, r - step * along
         before, square = square, (r * r).sum(-1, keepdim=True)
         direction = r + torch.where(live, square / before.clamp(min=1e-300), 0.0) * direction
-    return g - x
+    return torch.where(forbidden, 0.0, g - x)

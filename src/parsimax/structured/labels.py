@@ -23,6 +23,11 @@ class OneOf(LabelStructure):
     dims = 1
     form = "(…, n)"
     rules = ("sparsemax",)
+    separable = True
+
+    def check(self, unary: Tensor, where: str) -> None:
+        if not unary.shape[-1]:
+            raise ValueError(f"{where}: {self} needs something to choose from, got scores {tuple(unary.shape)}")
 
     def incidence(self, codes: Tensor, problem: Problem) -> Tensor:
         return torch.nn.functional.one_hot(codes.long(), problem.unary.shape[-1]).double()
@@ -50,6 +55,7 @@ class OneOfEach(LabelStructure):
 
     form = "(…, variables, labels)"
     kind = 2
+    separable = True
     rules = ("quantile", "active-set")
 
     def check(self, unary: Tensor, where: str) -> None:

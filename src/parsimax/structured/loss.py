@@ -8,8 +8,11 @@ import torch
 from torch import Tensor, nn
 
 from ..engine.precision import in_float64
+from .active_set import Limits
 from .bits import Bits
-from .sparsemap import _check_structure, sparsemap
+from .custom import Custom
+from .solving import kernels_serve, named
+from .sparsemap import _check_structure, _count, on_the_face, sparsemap
 from .structure import LabelStructure, Problem, Scores, Structure
 
 REDUCTIONS = ("mean", "sum", "none")
@@ -70,11 +73,10 @@ def sparsemap_loss(
     moved = unary if not cost else unary + cost * sign.view(unary.shape).to(unary)
     free = cost * parts.flatten(1).sum(1) if isinstance(structure, Bits) else 0.0
     wide: Scores = (moved.double(), extra[0].double()) if extra else moved.double()
-    found = sparsemap(wide, structure, max_iter=max_iter)
-    reached = _objective(structure, wide, found.structures, found.probabilities, found.example)
+    reached = _best_objective(structure, wide, max_iter)
     items = torch.arange(problem.items, device=codes.device)
     ones = torch.ones_like(items, dtype=torch.float64)
-    right = _objective(structure, scores, structure.decode(codes, problem), ones, items)
+    right = _objective(structure, problem, codes, ones, items)
     loss = (reached + free - right).to(problem.dtype).view(problem.batch)
     return loss if reduction == "none" else loss.mean() if reduction == "mean" else loss.sum()
 
@@ -91,7 +93,14 @@ def _codes_of(structure: Structure, problem: Problem, target: Tensor, where: str
         raise ValueError(
             f"{where}: the target of {structure} has whole numbers from 0 to {most}, got {target.tolist()}"
         )
-    codes = structure.encode(target.reshape(problem.items, *shape[len(problem.batch) :]))
+    flat = target.reshape(problem.items, *shape[len(problem.batch) :])
+    if isinstance(structure, Custom):
+        found = [torch.zeros(0, math.prod(parts), dtype=torch.uint8)]
+        for item in range(problem.items):
+            with named(structure, problem, where, item):
+                found.append(structure.code_of_target(flat[item].cpu(), problem.on_cpu().of(item)[1])[None])
+        return torch.cat(found if problem.items == 0 else found[1:]).to(target.device)
+    codes = structure.encode(flat)
     if not bool((held := structure.holds(codes)).all()):
         item = int((~held).nonzero()[0, 0])
         raise ValueError(
@@ -100,10 +109,19 @@ def _codes_of(structure: Structure, problem: Problem, target: Tensor, where: str
     return codes
 
 
-def _objective(structure: Structure, scores: Scores, structures: Tensor, p: Tensor, example: Tensor) -> Tensor:
-    """η·Ap − ½|Mp|² of a distribution over structures, for each item."""
+def _best_objective(structure: Structure, scores: Scores, max_iter: int) -> Tensor:
     problem = structure.problem(scores, "sparsemap_loss")
-    codes = structure.encode(structures)
+    if structure.separable:
+        found = sparsemap(scores, structure, max_iter=max_iter)
+        return _objective(structure, problem, structure.encode(found.structures), found.probabilities, found.example)
+    # On the whole face of the marginals, for the second derivative.
+    kernels = kernels_serve("sparsemap", structure, scores)
+    face = on_the_face(structure, problem, Limits(_count(max_iter, "max_iter", "sparsemap_loss"), 2**62), None, kernels)
+    return _objective(structure, problem, face.codes, face.weights, face.example)
+
+
+def _objective(structure: Structure, problem: Problem, codes: Tensor, p: Tensor, example: Tensor) -> Tensor:
+    """η·Ap − ½|Mp|² of a distribution over structures, for each item."""
     theta = structure.score(codes, example, problem, structure.penalised(problem.unary))
     linear = theta.new_zeros(problem.items).index_add(0, example, p * theta) + problem.spoil
     marginals = structure.marginals(codes, example, p, problem)

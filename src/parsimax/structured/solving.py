@@ -29,12 +29,11 @@ def kernels_serve(name: str, structure: Structure, scores: Scores) -> bool:
 
 def centred(structure: Structure, problem: Problem) -> Problem:
     """Scores for a solver: the largest of a position is 0, which changes no answer and keeps the digits of the rest."""
-    unary, extra = problem.unary.detach(), problem.extra
+    unary, extra = problem.unary.detach(), None if problem.extra is None else problem.extra.detach()
     if isinstance(structure, LabelStructure):
         top = unary.amax(-1, keepdim=True)
         unary = unary - torch.where(top > -math.inf, top, 0.0)
         if extra is not None:
-            extra = extra.detach()
             top = extra.amax((-1, -2), keepdim=True)
             extra = extra - torch.where(top > -math.inf, top, 0.0)
     return replace(problem, unary=unary, extra=extra)
@@ -123,7 +122,7 @@ def _each(structure: Structure, problem: Problem, where: str, one: Callable[[int
             code = code.to(torch.uint8 if isinstance(structure, Custom) else torch.int32)
             yield [code] if where == "topk" else ([code], torch.ones(1, dtype=torch.float64), math.nan, 0)
             continue
-        with _named(structure, problem, where, item):
+        with named(structure, problem, where, item):
             yield one(item)
 
 
@@ -133,7 +132,7 @@ def _length(structure: Structure, problem: Problem) -> int:
 
 
 @contextmanager
-def _named(structure: Structure, problem: Problem, where: str, item: int) -> Iterator[None]:
+def named(structure: Structure, problem: Problem, where: str, item: int) -> Iterator[None]:
     """Errors of a user's oracle say for which item."""
     try:
         yield

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from ..engine.precision import in_float64
-from .active_set import Limits, Start
-from .closed import in_closed_form
+from .active_set import FACE, Limits, Start
+from .closed import in_closed_form, nearest
 from .custom import Custom
 from .distribution import Distribution, Weights, assemble
 from .solving import kernels_serve, solve
@@ -17,6 +19,8 @@ from .structure import Scores, Structure
 
 if TYPE_CHECKING:
     from .structure import Problem
+
+Incidence = Callable[[Tensor], Tensor]
 
 
 @in_float64
@@ -85,14 +89,65 @@ def sparsemap(
         return in_closed_form(structure, problem, chosen, shuffle)
     kernels = kernels_serve(where, structure, scores)
     begin = None if start is None else _start(structure, problem, start, where)
-    codes, weights, counts, gap, steps = solve(structure, problem, limits, begin, kernels)
+    face = on_the_face(structure, problem, limits, begin, kernels)
+    marginals = _marginals(structure, problem, face)
+    codes, p, counts = face.support(problem)
+    return assemble(structure, problem, codes, p, counts, structure.gap_scale * face.gap, face.steps, marginals)
+
+
+@dataclass(frozen=True)
+class Face:
+    """The answer of the active set: active structures, and of weight 0 those that complete the face of the marginals.
+
+    ``weights`` are differentiable, and right in all directions of the face. For users there are only those above 0.
+    """
+
+    raw: Tensor  # codes as the solver has them
+    codes: Tensor
+    theta: Tensor
+    weights: Tensor
+    counts: Tensor
+    example: Tensor
+    gap: Tensor
+    steps: Tensor
+    incidence: Incidence | None
+
+    def support(self, problem: Problem) -> tuple[Tensor, Tensor, Tensor]:
+        """(codes, weights, counts) of the active structures, the weights as a function of the scores of these alone."""
+        inside = (self.weights.detach() > 0) | problem.broken[self.example]
+        if bool(inside.all()):
+            return self.codes, self.weights, self.counts
+        counts = torch.bincount(self.example[inside], minlength=problem.items)
+        weights: Tensor = Weights.apply(  # type: ignore[no-untyped-call]
+            self.theta[inside], self.weights.detach()[inside], self.raw[inside], counts, self.incidence
+        )
+        return self.codes[inside], weights, counts
+
+
+def _marginals(structure: Structure, problem: Problem, face: Face) -> Tensor:
+    """Of separable structures by the closed form, where the active set got there: its own span less than their face."""
+    if not structure.separable:
+        return structure.marginals(face.codes, face.example, face.weights, problem)
+    unary = problem.unary.detach()
+    finite = torch.where(unary.isfinite(), unary.abs(), 0.0).flatten(1)
+    reached = face.gap <= FACE * torch.nn.functional.pad(finite, (0, 1), value=1.0).amax(-1)
+    closed = nearest(structure, problem)[0]
+    if bool((reached | problem.broken).all()):
+        return closed
+    own = structure.marginals(face.codes, face.example, face.weights, problem)
+    return torch.where(reached.view(-1, *[1] * structure.dims), closed, own)
+
+
+def on_the_face(structure: Structure, problem: Problem, limits: Limits, start: Start | None, kernels: bool) -> Face:
+    """SparseMAP by the active set, with differentiable weights."""
+    codes, weights, counts, gap, steps = solve(structure, problem, limits, start, kernels)
     example = torch.repeat_interleave(torch.arange(problem.items, device=counts.device), counts)
     opened = structure.opened(codes, problem)
     theta = structure.score(opened, example, problem, structure.penalised(problem.unary))
     incidence = None if kernels else (lambda codes: structure.incidence(codes, problem))
     weights = torch.where(problem.broken[example], 0.0, weights)
     p: Tensor = Weights.apply(theta, weights, codes, counts, incidence)  # type: ignore[no-untyped-call]
-    return assemble(structure, problem, opened, p, counts, structure.gap_scale * gap, steps)
+    return Face(codes, opened, theta, p, counts, example, gap, steps, incidence)
 
 
 def _check_structure(structure: object, where: str) -> None:

@@ -55,6 +55,7 @@ class Structure:
     limits: tuple[int, int] = (0, 0)  # for the kernels
     rules: ClassVar[tuple[str, ...]] = ("active-set",)  # ways to choose the distribution, the default first
     gap_scale: ClassVar[float] = 1.0
+    separable: ClassVar[bool] = False  # whether the marginals have a closed form
 
     def problem(self, scores: Scores, where: str) -> Problem:
         """Check the scores and put them into one shape."""

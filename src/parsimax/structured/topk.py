@@ -53,8 +53,8 @@ def topk(scores: Scores, structure: Structure, k: int) -> Distribution:
     if isinstance(structure, Custom) and structure.find_kbest is None:
         raise ValueError(f"{where}: {structure} has no kbest; give Custom a function (scores, k) that finds the k best")
     problem = structure.problem(scores, where)
-    codes, there = _best(structure, problem, k + 1, scores)
-    theta = _matrix(structure, problem, codes, there)
+    codes, there = best_codes(structure, problem, k + 1, scores)
+    theta = score_matrix(structure, problem, codes, there)
     inside = theta[:, :k]
     p = sparsemax(inside)
     keep = p.detach() > 0
@@ -82,7 +82,7 @@ def _listed(scores: Scores, structure: Structure, mapping: Callable[[Tensor], Te
         codes = torch.arange(problem.unary.shape[-1], device=problem.unary.device).expand(problem.unary.shape)
         there = problem.unary.detach() > -math.inf
     else:
-        codes, there = _best(structure, problem, most + 1, scores)
+        codes, there = best_codes(structure, problem, most + 1, scores)
         count = int(there.sum(1).max()) if problem.items else 0
         if count > most:
             raise ValueError(
@@ -90,7 +90,7 @@ def _listed(scores: Scores, structure: Structure, mapping: Callable[[Tensor], Te
                 "need no list"
             )
         codes, there = codes[:, :count], there[:, :count]
-    p = mapping(_matrix(structure, problem, codes, there))
+    p = mapping(score_matrix(structure, problem, codes, there))
     keep = (p.detach() > 0) | _first_of(problem.broken, there)
     item, rank = keep.nonzero(as_tuple=True)
     zero = torch.zeros(problem.items, dtype=torch.float64, device=p.device)
@@ -103,7 +103,7 @@ def _first_of(broken: Tensor, keep: Tensor) -> Tensor:
     )
 
 
-def _best(structure: Structure, problem: Problem, k: int, scores: Scores) -> tuple[Tensor, Tensor]:
+def best_codes(structure: Structure, problem: Problem, k: int, scores: Scores) -> tuple[Tensor, Tensor]:
     if isinstance(structure, OneOf):
         value, index = problem.unary.detach().topk(min(k, problem.unary.shape[-1]), dim=-1)
         return index, value > -math.inf
@@ -112,7 +112,7 @@ def _best(structure: Structure, problem: Problem, k: int, scores: Scores) -> tup
     return codes, there | _first_of(problem.broken, there)
 
 
-def _matrix(structure: Structure, problem: Problem, codes: Tensor, there: Tensor) -> Tensor:
+def score_matrix(structure: Structure, problem: Problem, codes: Tensor, there: Tensor) -> Tensor:
     """(items, k): the scores of the structures, −inf where there is none; differentiable."""
     item, rank = there.nonzero(as_tuple=True)
     values = structure.score(codes[item, rank], item, problem, problem.unary)

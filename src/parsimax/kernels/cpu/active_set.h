@@ -79,6 +79,8 @@ struct Cholesky {
       rotate(right[c], right[c + 1]);
     }
   }
+  // Another theta in the place of the one that came with the rows.
+  void load(const double* theta) { solve_lower(rows.data(), stride, size, theta, 0, right.data()); }
   // The multiplier and the y of: G y + tau 1 = theta, sum y = total.
   double solve(std::vector<double>& y, double total) {
     double one_right = 0, one_one = 0;
@@ -112,10 +114,11 @@ template <class Oracle> struct ActiveSet {
   // Parts that are fitted tie exactly, and rounding would choose among the vertices of a tie. A fixed direction, far
   // above rounding and far below the scores, chooses instead; the exact oracle is asked before stopping.
   static constexpr double TIE = 1e-9, DEPENDENT = 1e-10, SPENT = 1e-13;
+  static constexpr double FACE = 1e-9, NEW = 1e-6, TILTS[2] = {1e-6, 1e-8};
   Oracle& oracle;
   const double* scores = nullptr;
   std::vector<Unit> vertices, fresh;
-  std::vector<double> y, target, theta, products, marginals, residual, tilted, direction;
+  std::vector<double> y, target, theta, products, marginals, residual, tilted, across, direction;
   Cholesky factor;
   double origin = 0, multiplier = 0, gap = 0;
   int64_t iterations = 0;
@@ -126,6 +129,7 @@ template <class Oracle> struct ActiveSet {
         marginals(o.parts),
         residual(o.parts),
         tilted(o.parts),
+        across(o.parts),
         direction(o.parts) {
     uint64_t x = 88172645463325252ull;
     for (double& d : direction) {
@@ -147,11 +151,11 @@ template <class Oracle> struct ActiveSet {
   }
   // Take a vertex in. One that depends affinely on the others, a = sum c_i a_i with sum c = 1, leaves the marginals as
   // they are along (-c, 1), where the objective rises: go until a weight is spent.
-  bool push(const Unit* a, bool replace) {
+  bool push(const Unit* a, bool replace, double dependent = DEPENDENT) {
     const double self = bordered(oracle, vertices.data(), factor.size, a, products), score = oracle.value(scores, a);
     if (factor.size == 0) origin = score;
     double pivot = factor.try_append(products.data(), self);
-    if (pivot > DEPENDENT * self) return insert(a, 0, score - origin, pivot), true;
+    if (pivot > dependent * self) return insert(a, 0, score - origin, pivot), true;
     if (!replace) return false;
     std::vector<double> c(factor.row(factor.size), factor.row(factor.size) + factor.size);
     factor.solve_upper(c.data());
@@ -212,7 +216,38 @@ template <class Oracle> struct ActiveSet {
     for (int64_t i = 0; i < factor.size; i++) sum += y[i] * oracle.value(residual.data(), vertex(i));
     return sum;
   }
-  // False if no vertex is allowed. gap: how much the best vertex of all gains over the answer, to first order.
+  // The derivative of the marginals is the projection onto the directions of their face, that of all best vertices. The
+  // active ones can have the marginals to the last digit and yet span only a part of it: the oracle of bits halves what
+  // is left with every vertex. So scores tilted both ways along a direction that is orthogonal to all that is spanned
+  // ask for a vertex that is missing, until there is none; it enters with weight 0. The direction is another one each
+  // time, as it too would be halved.
+  void complete(double top) {
+    const double own = value_of_answer();
+    bool grew = true;
+    for (int64_t turn = 1; grew; turn++) {
+      products.resize(factor.size);
+      for (int64_t i = 0; i < oracle.parts; i++) across[i] = direction[(i + turn) % oracle.parts];
+      for (int64_t i = 0; i < factor.size; i++) products[i] = oracle.sum(across.data(), vertex(i));
+      factor.load(products.data());
+      factor.solve(target, 0);
+      for (double& each : target) each = -each;
+      oracle.add(vertices.data(), factor.size, target.data(), across.data());
+      grew = ask(own, top, 1);
+      grew = ask(own, top, -1) || grew;
+    }
+  }
+  // A tilt can reach a vertex beside the face; a smaller one then may not.
+  bool ask(double own, double top, double sign) {
+    for (const double size : TILTS) {
+      double best;
+      for (int64_t i = 0; i < oracle.parts; i++) tilted[i] = residual[i] + sign * size * top * across[i];
+      oracle.map(tilted.data(), fresh.data(), best);
+      if (own - oracle.value(residual.data(), fresh.data()) <= FACE * top) return push(fresh.data(), false, NEW);
+    }
+    return false;
+  }
+  // False if no vertex is allowed. Vertices of weight 0 at the end are there for the derivative alone. gap: how much
+  // the best vertex of all gains over the answer, to first order.
   bool run(const double* item, const Limits& limits, const Unit* start, const double* weights, int64_t count) {
     scores = item;
     double top = 1, best = 0;
@@ -236,8 +271,8 @@ template <class Oracle> struct ActiveSet {
       settled = false;
       if (!push(fresh.data(), true)) break;
     }
-    for (int64_t i = factor.size - 1; i >= 0; i--)
-      if (y[i] < SPENT && factor.size > 1) erase(i);
+    for (double& each : y)
+      if (each < SPENT) each = 0;
     if (!settled) {
       double sum = 0;
       for (double each : y) sum += each;
@@ -247,6 +282,7 @@ template <class Oracle> struct ActiveSet {
       gap = best - value_of_answer();
     }
     gap = std::max(gap, 0.0);
+    if (!Oracle::SEPARABLE && gap <= FACE * top) complete(top);
     return true;
   }
 };

@@ -220,6 +220,19 @@ struct SplitBits {
   }
 };
 
+// A table is searched as a whole.
+void whole(Table& oracle, const double* table, const double* s, int64_t k, uint64_t* codes, double* values) {
+  double top;
+  oracle.set(table);
+  oracle.map(s, codes, top);  // which leaves the sums of all behind
+  std::vector<std::pair<double, int64_t>> all;
+  for (int64_t z = 0; z < (int64_t)oracle.sums.size(); z++)
+    if (oracle.sums[z] + table[z] > -INF) all.push_back({oracle.sums[z] + table[z], -z});
+  const int64_t count = std::min<int64_t>(k, (int64_t)all.size());
+  std::partial_sort(all.begin(), all.begin() + count, all.end(), std::greater<>());
+  for (int64_t j = 0; j < count; j++) values[j] = all[j].first, codes[j] = oracle.codes[-all[j].second];
+}
+
 template <class Oracle, class Run> Two answer(const Problem& problem, const Oracle& like, int64_t k, const Run& run) {
   using Unit = typename Oracle::Unit;
   const Tensor& on = problem.unary_tensor;
@@ -244,7 +257,11 @@ Two kbest(Tensor unary, optional<Tensor> extra, int64_t kind, int64_t low, int64
   return with_oracle(problem, kind, low, high, [&](const auto& like) {
     using Oracle = std::decay_t<decltype(like)>;
     return answer(problem, like, k, [&] {
-      if constexpr (std::is_same_v<Oracle, Bits>) {
+      if constexpr (std::is_same_v<Oracle, Table>) {
+        return [&, oracle = like](int64_t b, uint64_t* codes, double* values) mutable {
+          whole(oracle, problem.extra(b), problem.unary(b), k, codes, values);
+        };
+      } else if constexpr (std::is_same_v<Oracle, Bits>) {
         const bool free = like.lo <= 0 && like.hi >= like.n;
         return [&, free, flips = Flips(), parts = SplitBits()](int64_t b, uint64_t* codes, double* values) mutable {
           if (free) flips.run(like, problem.unary(b), k, codes, values);

@@ -100,12 +100,14 @@ Four sparsemap(Tensor unary, optional<Tensor> extra, int64_t kind, int64_t low, 
   });
 }
 
-// d weights / d scores of the vertices, applied to g: Q g with Q = Z - Z 1 1' Z / 1' Z 1, Z = (M'M)^-1.
+// d weights / d scores of the vertices, applied to g: Q g with Q = Z - Z 1 1' Z / 1' Z 1, Z = (M'M)^-1. A vertex that
+// depends on those before it up to rounding gets 0: without it they span the same.
 template <class Oracle>
 Tensor project(const Oracle& oracle, const Tensor& codes, const Tensor& counts, const Tensor& g) {
   using Unit = typename Oracle::Unit;
   const int64_t items = counts.size(0);
   Tensor out = torch::stable::empty_like(g);
+  std::fill_n((double*)out.mutable_data_ptr(), g.size(0), 0.0);
   const auto* count = (const int64_t*)counts.const_data_ptr();
   std::vector<int64_t> first(items + 1, 0);
   for (int64_t b = 0; b < items; b++) first[b + 1] = first[b] + count[b];
@@ -114,17 +116,22 @@ Tensor project(const Oracle& oracle, const Tensor& codes, const Tensor& counts, 
   each_item(items, [&](const auto& next) {
     Cholesky factor;
     std::vector<double> products, x;
+    std::vector<int64_t> kept;
+    std::vector<Unit> own;
     for (int64_t b; next(b);) {
       factor.size = 0;
-      const Unit* own = vertices + first[b] * oracle.len;
-      for (int64_t i = 0; i < count[b]; i++) {
-        const Unit* a = own + i * oracle.len;
-        const double self = bordered(oracle, own, i, a, products), pivot = factor.try_append(products.data(), self);
-        factor.append(pivot, ((const double*)g.const_data_ptr())[first[b] + i]);
+      kept.clear(), own.clear();
+      for (int64_t i = first[b]; i < first[b + 1]; i++) {
+        const Unit* a = vertices + i * oracle.len;
+        const double self = bordered(oracle, own.data(), factor.size, a, products);
+        const double pivot = factor.try_append(products.data(), self);
+        if (!(pivot > 1e-9 * self)) continue;
+        factor.append(pivot, ((const double*)g.const_data_ptr())[i]);
+        kept.push_back(i), own.insert(own.end(), a, a + oracle.len);
       }
-      if (count[b] == 0) continue;
+      if (kept.empty()) continue;
       factor.solve(x, 0);
-      std::copy(x.begin(), x.end(), (double*)out.mutable_data_ptr() + first[b]);
+      for (int64_t i = 0; i < factor.size; i++) ((double*)out.mutable_data_ptr())[kept[i]] = x[i];
     }
   });
   return out;

@@ -10,10 +10,10 @@
 #include "structured_oracles.h"
 
 namespace parsimax::structured {
-enum Kind : int64_t { BITS, CHAIN, EACH, ASSIGNMENT, TREE };  // structured/kernel.py has the same
+enum Kind : int64_t { BITS, CHAIN, EACH, ASSIGNMENT, TREE, TABLE };  // structured/kernel.py has the same
 
 // unary (items, parts) for bits, else (items, positions, labels); extra (items or 1, positions - 1 or 1, labels,
-// labels).
+// labels), of a table (items or 1, 2^bits).
 struct Problem {
   int64_t items, size, extra_size = 0, extra_step = 0;
   Tensor unary_tensor;
@@ -25,6 +25,14 @@ struct Problem {
     items = unary_.size(0), size = 1;
     for (int64_t d = 1; d < unary_.dim(); d++) size *= unary_.size(d);
     if (!extra_) return;
+    if (unary_.dim() == 2) {
+      STD_TORCH_CHECK(size > 0 && size <= 16 && extra_->dim() == 2 && extra_->scalar_type() == ScalarType::Double &&
+                          (extra_->size(0) == items || extra_->size(0) == 1) && extra_->size(1) == int64_t(1) << size,
+                      "parsimax structured: a table has a score for every vector of 1 to 16 bits");
+      extra_tensor = torch::stable::contiguous(*extra_);
+      extra_size = extra_->size(1), extra_step = extra_->size(0) == 1 ? 0 : extra_size;
+      return;
+    }
     STD_TORCH_CHECK(unary_.dim() == 3 && extra_->dim() == 4 && extra_->scalar_type() == ScalarType::Double &&
                         (extra_->size(0) == items || extra_->size(0) == 1) &&
                         (extra_->size(1) == unary_.size(1) - 1 || extra_->size(1) == 1) &&
@@ -54,6 +62,10 @@ template <class F> auto with_oracle(const Problem& problem, int64_t kind, int64_
   if (kind == BITS) {
     STD_TORCH_CHECK(x.dim() == 2, "parsimax structured: scores of bits are (items, bits)");
     return f(Bits(x.size(1), low, high));
+  }
+  if (kind == TABLE) {
+    STD_TORCH_CHECK(x.dim() == 2 && problem.extra_tensor.has_value(), "parsimax structured: a table has its scores");
+    return f(Table(x.size(1)));
   }
   STD_TORCH_CHECK(x.dim() == 3 && x.size(1) > 0 && x.size(2) > 0 && x.size(2) < (int64_t(1) << 31),
                   "parsimax structured: scores of labels are (items, positions, labels)");

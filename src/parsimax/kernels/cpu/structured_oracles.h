@@ -2,8 +2,9 @@
 //
 // An oracle is set to one item (`set`) and then answers for any scores r of its parts, the scores of its extra parts
 // being fixed: `map` writes the best vertex and its value, and is false where every vertex has a part of score -inf.
-// Vertices are `len` units, 64 bits a word or one label a position, and have at most `most` parts. Ties go to the
-// first, so that answers repeat.
+// Vertices are `len` units, 64 bits a word or one label a position, and have at most `most` parts. `value` is the score
+// of a vertex, `sum` that without its extra parts. Ties go to the first, so that answers repeat. SEPARABLE: the
+// marginals have a closed form, which Python takes.
 #pragma once
 #include <algorithm>
 #include <bit>
@@ -104,6 +105,7 @@ PARSIMAX_LOOP void count_shared(const uint64_t* vectors, int64_t count, const ui
 }
 // Bits of which at least lo and at most hi are on; the parts are the bits.
 struct Bits {
+  static constexpr bool SEPARABLE = true;
   using Unit = uint64_t;
   int64_t len, parts, most, n, lo, hi;
   std::vector<int64_t> order;
@@ -126,12 +128,40 @@ struct Bits {
     for (int64_t j = 0; j < want; j++) turn_on(a, order[j]), value += r[order[j]];
     return value > -INF;
   }
-  double value(const double* r, const Unit* a) const { return sum_where_on(r, a, n); }
+  double sum(const double* r, const Unit* a) const { return sum_where_on(r, a, n); }
+  double value(const double* r, const Unit* a) const { return sum(r, a); }
   void add(const Unit* vertices, int64_t count, const double* weights, double* u) const {
     add_where_on(vertices, count, len, n, weights, u);
   }
   void overlaps(const Unit* vertices, int64_t count, const Unit* a, double* out) const {
     count_shared(vertices, count, a, len, out);
+  }
+};
+
+// Any vector of a few bits, each with a score of its own as extra part, by looking at all of them. In the number of a
+// vector, its place in the table, the first bit is the highest.
+struct Table : Bits {
+  static constexpr bool SEPARABLE = false;
+  const double* table = nullptr;
+  std::vector<double> sums;
+  std::vector<Unit> codes;
+  explicit Table(int64_t n) : Bits(n, 0, n), sums(int64_t(1) << n, 0.0), codes(int64_t(1) << n, 0) {}
+
+  void set(const double* extra) { table = extra; }
+  bool map(const double* r, Unit* a, double& value) {
+    uint64_t best = 0;
+    for (uint64_t z = 1; z < sums.size(); z++) {
+      const int64_t bit = n - 1 - std::countr_zero(z);
+      sums[z] = sums[z & (z - 1)] + r[bit], codes[z] = codes[z & (z - 1)] | Unit(1) << bit;
+      if (sums[z] + table[z] > sums[best] + table[best]) best = z;
+    }
+    a[0] = codes[best], value = sums[best] + table[best];
+    return value > -INF;
+  }
+  double value(const double* r, const Unit* a) const {
+    int64_t place = 0;
+    for (int64_t i = 0; i < n; i++) place = 2 * place + int64_t(a[0] >> i & 1);
+    return sum(r, a) + table[place];
   }
 };
 
@@ -145,16 +175,18 @@ PARSIMAX_LOOP void count_equal(const int32_t* vectors, int64_t count, const int3
 }
 // One label of `labels` at each of `len` positions; the parts are (position, label).
 struct Labels {
+  static constexpr bool SEPARABLE = false;
   using Unit = int32_t;
   int64_t len, labels, parts, most;
   Labels(int64_t len, int64_t labels) : len(len), labels(labels), parts(len * labels), most(len) {}
 
   void set(const double*) {}
-  double value(const double* r, const Unit* a) const {
-    double sum = 0;
-    for (int64_t i = 0; i < len; i++) sum += r[i * labels + a[i]];
-    return sum;
+  double sum(const double* r, const Unit* a) const {
+    double total = 0;
+    for (int64_t i = 0; i < len; i++) total += r[i * labels + a[i]];
+    return total;
   }
+  double value(const double* r, const Unit* a) const { return sum(r, a); }
   void add(const Unit* vertices, int64_t count, const double* weights, double* u) const {
     for (int64_t v = 0; v < count; v++, vertices += len)
       for (int64_t i = 0; i < len; i++) u[i * labels + vertices[i]] += weights[v];
@@ -222,14 +254,15 @@ struct Chain : Labels {
     return value > -INF;
   }
   double value(const double* r, const Unit* a) const {
-    double sum = Labels::value(r, a);
-    for (int64_t i = 1; i < len; i++) sum += transitions[(i - 1) * step + a[i - 1] * labels + a[i]];
-    return sum;
+    double total = sum(r, a);
+    for (int64_t i = 1; i < len; i++) total += transitions[(i - 1) * step + a[i - 1] * labels + a[i]];
+    return total;
   }
 };
 
 // Independent positions.
 struct Each : Labels {
+  static constexpr bool SEPARABLE = true;
   using Labels::Labels;
   bool map(const double* r, Unit* a, double& value) {
     value = 0;
