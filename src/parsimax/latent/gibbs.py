@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ..structured import Assignment, Bits, Chain, Custom, OneOf, OneOfEach, Structure, Tree
+from ..structured import Assignment, Bits, Chain, Custom, Dense, OneOf, OneOfEach, Structure, Tree
 from ..structured.structure import Problem, Scores
 from ..structured.topk import best_codes, score_matrix
 from .items import Items
@@ -243,7 +243,7 @@ def of(structure: Structure, scores: Scores) -> Gibbs:
 
 
 def _kind(structure: Structure) -> type[Gibbs]:
-    if isinstance(structure, Bits):
+    if isinstance(structure, Bits) and not isinstance(structure, Dense):  # which has a table of them anyway
         return Independent if structure.rules[0] == "staircase" else LimitedBits
     by_class: dict[type[Structure], type[Gibbs]] = {OneOfEach: Independent, Chain: Chains, Tree: Trees}
     return next((kind for known, kind in by_class.items() if isinstance(structure, known)), Listed)
@@ -258,6 +258,8 @@ def bound(structure: Structure, problem: Problem) -> float:
     """So many structures there are at most."""
     if isinstance(structure, OneOf):
         return 0  # needs no list
+    if isinstance(structure, Dense):
+        return 2.0 ** problem.unary.shape[1]
     return math.perm(*reversed(problem.unary.shape[1:])) if isinstance(structure, Assignment) else math.inf
 
 
