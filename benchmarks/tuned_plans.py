@@ -128,7 +128,7 @@ def language_models(data: str, shape: tuple[str, ...], heads: tuple[str, ...], f
         "lm",
         "",
         {name: cells[name] for name in heads},
-        {"train.lr": (0.01, 0.02, 0.005)},
+        {"train.lr": (0.02, 0.04, 0.01)},
         {},
         "loss",
         seeds=(1, 2),

@@ -87,10 +87,10 @@ COLUMNS = {
 }
 
 
-def number(value: float) -> str:
+def number(value: float, digits: int = 3) -> str:
     if not math.isfinite(value):
         return "–" if math.isnan(value) else "∞"
-    return f"{value:.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+    return f"{value:.0f}" if abs(value) >= 1000 else f"{value:.{digits}g}"
 
 
 def shown(values: Sequence[float]) -> str:
@@ -164,7 +164,7 @@ def tries(plan: Plan, rows: list[Row]) -> list[str]:
         figures = []
         for own in first.values():
             done = next((done for done in own if tuple(done.values.items()) == values), None)
-            figures.append("" if done is None else "failed" if done.failed else number(done.dev[plan.figure]))
+            figures.append("" if done is None else "failed" if done.failed else number(done.dev[plan.figure], 4))
         cells.append([", ".join(f"{short(key)} {value:g}" for key, value in values), *figures])
     return [f"Tuning: dev {plan.figure} with seed {plan.seeds[0]}.", "", *table(["settings", *first], cells)]
 
@@ -192,4 +192,4 @@ def curves(plan: Plan, rows: list[Row]) -> list[str]:
 
 
 def shown_mean(values: Sequence[float]) -> str:
-    return number(statistics.fmean(values)) if values else ""
+    return number(statistics.fmean(values), 4) if values else ""

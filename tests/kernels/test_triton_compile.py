@@ -31,9 +31,9 @@ def test_what_is_compiled():
     every = ahead.jobs()
     assert {job.name for job in ahead.selection("sm_90")} == {job.name for job in every}
     chosen = {arch: ahead.selection(arch) for arch in ahead.TARGETS}
-    assert min(map(len, chosen.values())) > 40
+    assert min(map(len, chosen.values())) > 20
     quick = [job.case + job.name for jobs in chosen.values() for job in jobs if not job.common]
-    assert len(quick) == len({*quick}) > 150
+    assert len(quick) == len({*quick}) > 75
     readme = Path(ahead.__file__).with_name("README.md").read_text()
     assert f"{sum(map(len, chosen.values()))} of {len(every) * len(chosen)}" in readme
 
