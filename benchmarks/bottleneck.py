@@ -5,8 +5,8 @@
 
 `run` does what is missing, in the order of the plan, on one thread, and goes on with what was stopped: a training is a
 run of its recipe, and a line of RUNS/results.jsonl when it is done. Several may run at once in the same folder. Words
-such as ``train.steps=100`` at the end are settings for every training. `table` prints what is done, also when not all
-is, and draws heat maps of it beside those of the paper.
+such as ``train.steps=100`` at the end are settings for every training, and ``--cell 'plif-*-300'`` takes those cells
+alone. `table` prints what is done, also when not all is, and draws heat maps of it beside those of the paper.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -149,6 +150,7 @@ def main() -> None:
     parser.add_argument("action", choices=["run", "table"])
     parser.add_argument("--runs", type=Path, required=True)
     parser.add_argument("--picture", type=Path, help="draw the heat maps")
+    parser.add_argument("--cell", action="append", metavar="PATTERN", help="train these alone, in this order")
     parser.add_argument("words", nargs="*")
     given = parser.parse_intermixed_args()
     if given.action == "table":
@@ -157,8 +159,10 @@ def main() -> None:
             picture(given.runs, given.picture)
         return
     given.runs.mkdir(parents=True, exist_ok=True)
-    for cell in cells():
-        train(cell, given.runs, given.words)
+    for pattern in given.cell or ["*"]:
+        for cell in cells():
+            if fnmatchcase(cell.name, pattern):
+                train(cell, given.runs, given.words)
 
 
 if __name__ == "__main__":

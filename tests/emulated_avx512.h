@@ -37,8 +37,12 @@ inline double power(double v, double n) {
   const double low = n < -2200 ? -2200 : n;
   return __builtin_ldexp(v, int(__builtin_floor(low > 2200 ? 2200 : low)));
 }
-inline F scalef_ps(const F& v, const F& n) { return each<F>([&](int i) { return float(power(v[i], n[i])); }); }
-inline D scalef_pd(const D& v, const D& n) { return each<D>([&](int i) { return power(v[i], n[i]); }); }
+inline F scalef_ps(unsigned m, const F& v, const F& n) {
+  return each<F>([&](int i) { return m >> i & 1 ? float(power(v[i], n[i])) : 0; });
+}
+inline D scalef_pd(unsigned m, const D& v, const D& n) {
+  return each<D>([&](int i) { return m >> i & 1 ? power(v[i], n[i]) : 0; });
+}
 inline float coarse(float v) { return v * (1 + 0x1p-14f); }
 inline F rcp14_ps(const F& a) { return each<F>([&](int i) { return coarse(1 / a[i]); }); }
 inline F rsqrt14_ps(const F& a) { return each<F>([&](int i) { return coarse(1 / __builtin_sqrtf(a[i])); }); }
@@ -102,8 +106,8 @@ inline __m256i to_half(F v) {
 #undef _mm512_roundscale_pd
 #define _mm512_roundscale_ps emulated::roundscale_ps
 #define _mm512_roundscale_pd emulated::roundscale_pd
-#define _mm512_scalef_ps emulated::scalef_ps
-#define _mm512_scalef_pd emulated::scalef_pd
+#define _mm512_maskz_scalef_ps emulated::scalef_ps
+#define _mm512_maskz_scalef_pd emulated::scalef_pd
 #define _mm512_rcp14_ps emulated::rcp14_ps
 #define _mm512_rsqrt14_ps emulated::rsqrt14_ps
 #undef _mm512_cmp_ps_mask

@@ -22,6 +22,12 @@ constexpr int VB = 32;
 #else
 constexpr int VB = 16;  // SSE2, NEON
 #endif
+// Where GCC goes through memory, or takes half a vector at a time, the instructions are called by name.
+#if defined(__AVX512F__) && !defined(PARSIMAX_EMULATE)
+#define BY_NAME_512
+#elif defined(__AVX2__) && !defined(__AVX512F__)
+#define BY_NAME_256
+#endif
 using i64 = int64_t;
 struct bf16 {
   uint16_t bits;
@@ -97,7 +103,9 @@ template <class S> inline S from_float(double a) {
 }
 
 inline V<double> as_doubles(VL<float, W<double>> v) {
-#if defined(__AVX2__) && !defined(__AVX512F__)  // GCC converts two at a time
+#if defined(BY_NAME_512)
+  return _mm512_cvtps_pd(v);
+#elif defined(BY_NAME_256)
   return _mm256_cvtps_pd(v);
 #else
   return __builtin_convertvector(v, V<double>);
@@ -118,8 +126,13 @@ template <class T, class S> inline V<T> load(const S* p) {
     VL<float, L> f;
     if constexpr (same<S, bf16>) {
       VL<uint32_t, L> u;
-#if defined(__AVX2__)  // GCC widens half a vector at a time
-      if constexpr (L == 8) u = (VL<uint32_t, L>)_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i*)p));
+#if defined(BY_NAME_512)
+      if constexpr (L == 16) u = (VL<uint32_t, L>)_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i*)p));
+      else
+#endif
+#if defined(__AVX2__)
+          if constexpr (L == 8)
+        u = (VL<uint32_t, L>)_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i*)p));
       else
 #endif
       {
@@ -159,6 +172,9 @@ template <class S, class T> inline void store(S* p, V<T> v) {
       __builtin_memcpy(&u, &f, sizeof u);
       const VL<uint32_t, L> rounded = (u + 0x7fff + (u >> 16 & 1)) >> 16, quiet = u >> 16 | 64,
                             bits = f == f ? rounded : quiet;
+#if defined(BY_NAME_512)
+      if constexpr (L == 16) return _mm256_storeu_si256((__m256i*)p, _mm512_cvtepi32_epi16((__m512i)bits));
+#endif
 #if defined(__AVX2__)  // none has more than 16 bits, which GCC does not know
       if constexpr (L == 8) {
         const __m256i wide = (__m256i)bits;
@@ -414,43 +430,71 @@ template <class T, int STEPS> inline V<T> recip(V<T> v) {
   return 1 / v;
 }
 
-template <class T, int STEP, int... J> inline void butterfly(V<T>& a, V<T>& b, std::integer_sequence<int, J...>) {
-  constexpr int L = W<T>;
-  const V<T> first = __builtin_shufflevector(a, b, (J & STEP ? L + J - STEP : J)...);
+template <class T, int L, int STEP, int... J>
+inline void butterfly(VL<T, L>& a, VL<T, L>& b, std::integer_sequence<int, J...>) {
+  const VL<T, L> first = __builtin_shufflevector(a, b, (J & STEP ? L + J - STEP : J)...);
   b = __builtin_shufflevector(a, b, (J & STEP ? L + J : J + STEP)...);
   a = first;
 }
-template <class T, int STEP = 1> [[gnu::always_inline]] inline void butterflies(V<T>* v) {
-  if constexpr (STEP < W<T>) {
-    for (int i = 0; i < W<T>; i++)
-      if (!(i & STEP)) butterfly<T, STEP>(v[i], v[i + STEP], std::make_integer_sequence<int, W<T>>{});
-    butterflies<T, 2 * STEP>(v);
+template <class T, int L, int STEP = 1> [[gnu::always_inline]] inline void butterflies(VL<T, L>* v) {
+  if constexpr (STEP < L) {
+    for (int i = 0; i < L; i++)
+      if (!(i & STEP)) butterfly<T, L, STEP>(v[i], v[i + STEP], std::make_integer_sequence<int, L>{});
+    butterflies<T, L, 2 * STEP>(v);
   }
 }
-// W x W numbers: get(i) is row i, put(j, v) takes column j.
-template <class T, class F, class G> [[gnu::always_inline]] inline void transpose(F get, G put) {
-#if defined(__AVX2__) && !defined(__AVX512F__)
-  if constexpr (same<T, float>) {  // by name: GCC copies an array of vectors through memory
-    const __m256 r0 = get(0), r1 = get(1), r2 = get(2), r3 = get(3), r4 = get(4), r5 = get(5), r6 = get(6), r7 = get(7);
-    const __m256 a0 = _mm256_unpacklo_ps(r0, r1), a1 = _mm256_unpackhi_ps(r0, r1);
-    const __m256 a2 = _mm256_unpacklo_ps(r2, r3), a3 = _mm256_unpackhi_ps(r2, r3);
-    const __m256 a4 = _mm256_unpacklo_ps(r4, r5), a5 = _mm256_unpackhi_ps(r4, r5);
-    const __m256 a6 = _mm256_unpacklo_ps(r6, r7), a7 = _mm256_unpackhi_ps(r6, r7);
-    const __m256 b0 = _mm256_shuffle_ps(a0, a2, 0x44), b4 = _mm256_shuffle_ps(a4, a6, 0x44);
-    put(0, _mm256_permute2f128_ps(b0, b4, 0x20)), put(4, _mm256_permute2f128_ps(b0, b4, 0x31));
-    const __m256 b1 = _mm256_shuffle_ps(a0, a2, 0xee), b5 = _mm256_shuffle_ps(a4, a6, 0xee);
-    put(1, _mm256_permute2f128_ps(b1, b5, 0x20)), put(5, _mm256_permute2f128_ps(b1, b5, 0x31));
-    const __m256 b2 = _mm256_shuffle_ps(a1, a3, 0x44), b6 = _mm256_shuffle_ps(a5, a7, 0x44);
-    put(2, _mm256_permute2f128_ps(b2, b6, 0x20)), put(6, _mm256_permute2f128_ps(b2, b6, 0x31));
-    const __m256 b3 = _mm256_shuffle_ps(a1, a3, 0xee), b7 = _mm256_shuffle_ps(a5, a7, 0xee);
-    put(3, _mm256_permute2f128_ps(b3, b7, 0x20)), put(7, _mm256_permute2f128_ps(b3, b7, 0x31));
-    return;
-  }
+#if defined(__AVX2__)
+template <class F, class G> [[gnu::always_inline]] inline void transpose_8(F get, G put) {
+  const __m256 r0 = get(0), r1 = get(1), r2 = get(2), r3 = get(3), r4 = get(4), r5 = get(5), r6 = get(6), r7 = get(7);
+  const __m256 a0 = _mm256_unpacklo_ps(r0, r1), a1 = _mm256_unpackhi_ps(r0, r1);
+  const __m256 a2 = _mm256_unpacklo_ps(r2, r3), a3 = _mm256_unpackhi_ps(r2, r3);
+  const __m256 a4 = _mm256_unpacklo_ps(r4, r5), a5 = _mm256_unpackhi_ps(r4, r5);
+  const __m256 a6 = _mm256_unpacklo_ps(r6, r7), a7 = _mm256_unpackhi_ps(r6, r7);
+  const __m256 b0 = _mm256_shuffle_ps(a0, a2, 0x44), b4 = _mm256_shuffle_ps(a4, a6, 0x44);
+  put(0, _mm256_permute2f128_ps(b0, b4, 0x20)), put(4, _mm256_permute2f128_ps(b0, b4, 0x31));
+  const __m256 b1 = _mm256_shuffle_ps(a0, a2, 0xee), b5 = _mm256_shuffle_ps(a4, a6, 0xee);
+  put(1, _mm256_permute2f128_ps(b1, b5, 0x20)), put(5, _mm256_permute2f128_ps(b1, b5, 0x31));
+  const __m256 b2 = _mm256_shuffle_ps(a1, a3, 0x44), b6 = _mm256_shuffle_ps(a5, a7, 0x44);
+  put(2, _mm256_permute2f128_ps(b2, b6, 0x20)), put(6, _mm256_permute2f128_ps(b2, b6, 0x31));
+  const __m256 b3 = _mm256_shuffle_ps(a1, a3, 0xee), b7 = _mm256_shuffle_ps(a5, a7, 0xee);
+  put(3, _mm256_permute2f128_ps(b3, b7, 0x20)), put(7, _mm256_permute2f128_ps(b3, b7, 0x31));
+}
 #endif
-  V<T> v[W<T>];
-  for (int i = 0; i < W<T>; i++) v[i] = get(i);
-  butterflies<T>(v);
-  for (int j = 0; j < W<T>; j++) put(j, v[j]);
+#if defined(BY_NAME_512)
+// Four rows from `row` on, in columns of four: part k of the result has numbers k, k + 4, k + 8 and k + 12 of each.
+struct Quad {
+  __m512 a, b, c, d;
+  template <class F> [[gnu::always_inline]] Quad(F get, int row) {
+    const __m512 r0 = get(row), r1 = get(row + 1), r2 = get(row + 2), r3 = get(row + 3);
+    const __m512 low = _mm512_unpacklo_ps(r0, r1), high = _mm512_unpackhi_ps(r0, r1);
+    const __m512 low2 = _mm512_unpacklo_ps(r2, r3), high2 = _mm512_unpackhi_ps(r2, r3);
+    a = _mm512_shuffle_ps(low, low2, 0x44), b = _mm512_shuffle_ps(low, low2, 0xee);
+    c = _mm512_shuffle_ps(high, high2, 0x44), d = _mm512_shuffle_ps(high, high2, 0xee);
+  }
+};
+template <class F, class G> [[gnu::always_inline]] inline void transpose_16(F get, G put) {
+  const Quad x(get, 0), y(get, 4), z(get, 8), w(get, 12);
+  const auto four = [&](int k, __m512 x, __m512 y, __m512 z, __m512 w) {
+    const __m512 p = _mm512_shuffle_f32x4(x, y, 0x88), q = _mm512_shuffle_f32x4(z, w, 0x88);
+    const __m512 s = _mm512_shuffle_f32x4(x, y, 0xdd), t = _mm512_shuffle_f32x4(z, w, 0xdd);
+    put(k, _mm512_shuffle_f32x4(p, q, 0x88)), put(k + 8, _mm512_shuffle_f32x4(p, q, 0xdd));
+    put(k + 4, _mm512_shuffle_f32x4(s, t, 0x88)), put(k + 12, _mm512_shuffle_f32x4(s, t, 0xdd));
+  };
+  four(0, x.a, y.a, z.a, w.a), four(1, x.b, y.b, z.b, w.b), four(2, x.c, y.c, z.c, w.c), four(3, x.d, y.d, z.d, w.d);
+}
+#endif
+// L x L numbers: get(i) is row i, put(j, v) takes column j.
+template <class T, int L = W<T>, class F, class G> [[gnu::always_inline]] inline void transpose(F get, G put) {
+#if defined(__AVX2__)
+  if constexpr (same<T, float> && L == 8) return transpose_8(get, put);
+#endif
+#if defined(BY_NAME_512)
+  if constexpr (same<T, float> && L == 16) return transpose_16(get, put);
+#endif
+  VL<T, L> v[L];
+  for (int i = 0; i < L; i++) v[i] = get(i);
+  butterflies<T, L>(v);
+  for (int j = 0; j < L; j++) put(j, v[j]);
 }
 
 // As many doubles as V<T> has numbers: what must not be rounded to float between steps. Two vectors, each with its
@@ -486,7 +530,9 @@ template <class T> inline void operator+=(Wide<T>& a, const Wide<T>& b) { a = a 
 template <class T> inline Wide<T> widen(V<T> v) {
   if constexpr (same<T, double>) return {v};
   else {
-#if defined(__AVX2__) && !defined(__AVX512F__)  // an array of halves goes through memory
+#if defined(BY_NAME_512)
+    return {as_doubles(_mm512_castps512_ps256(v)), as_doubles(_mm512_extractf32x8_ps(v, 1))};
+#elif defined(BY_NAME_256)
     return {as_doubles(_mm256_castps256_ps128(v)), as_doubles(_mm256_extractf128_ps(v, 1))};
 #else
     VL<float, W<double>> half[2];
@@ -498,7 +544,9 @@ template <class T> inline Wide<T> widen(V<T> v) {
 template <class T> inline V<T> narrow(const Wide<T>& d) {
   if constexpr (same<T, double>) return d.low;
   else {
-#if defined(__AVX2__) && !defined(__AVX512F__)
+#if defined(BY_NAME_512)
+    return _mm512_insertf32x8(_mm512_castps256_ps512(_mm512_cvtpd_ps(d.low)), _mm512_cvtpd_ps(d.high), 1);
+#elif defined(BY_NAME_256)
     return _mm256_set_m128(_mm256_cvtpd_ps(d.high), _mm256_cvtpd_ps(d.low));
 #else
     using Half = VL<float, W<double>>;

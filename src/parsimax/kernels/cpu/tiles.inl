@@ -4,31 +4,51 @@
 #include "rows.h"
 #include "simd.inl"
 namespace {
+template <int L, class S> inline VL<S, L> some(const S* p) {
+  VL<S, L> v;
+  __builtin_memcpy(&v, p, sizeof v);
+  return v;
+}
 // Fewer rows than a vector has numbers, a block of L numbers of each at a time. A vector that is read reaches past
 // their numbers, but not past the last of them. The result is how many numbers of each row were turned.
-template <int ROWS, bool BACK, class S> inline i64 turn_few(const S* from, i64 apart, i64 n, i64 stride, S* to) {
-  constexpr i64 L = W<S>;
+template <int L, int ROWS, bool BACK, class S> inline i64 turn_few(const S* from, i64 apart, i64 n, i64 stride, S* to) {
   const i64 past = BACK ? 0 : (L - ROWS + apart - 1) / apart, last = n - L - past;  // past apart >= L - ROWS
   for (i64 j = 0; j <= last;) {
     if constexpr (BACK)
-      transpose<S>([&](i64 r) { return r < ROWS ? load<S>(from + r * stride + j) : V<S>{}; },
-                   [&](i64 k, V<S> v) { __builtin_memcpy(to + (j + k) * apart, &v, ROWS * sizeof(S)); });
+      transpose<S, L>([&](i64 r) { return r < ROWS ? some<L>(from + r * stride + j) : VL<S, L>{}; },
+                      [&](i64 k, VL<S, L> v) { __builtin_memcpy(to + (j + k) * apart, &v, ROWS * sizeof(S)); });
     else
-      transpose<S>([&](i64 k) { return load<S>(from + (j + k) * apart); },
-                   [&](i64 r, V<S> v) {
-                     if (r < ROWS) store<S, S>(to + r * stride + j, v);
-                   });
+      transpose<S, L>([&](i64 k) { return some<L>(from + (j + k) * apart); },
+                      [&](i64 r, VL<S, L> v) {
+                        if (r < ROWS) __builtin_memcpy(to + r * stride + j, &v, sizeof v);
+                      });
     j = j < last && j + L > last ? last : j + L;  // what is left over is the end of a whole block
   }
   return last < 0 ? 0 : last + L;
 }
-template <int ROWS, bool BACK, class S>
+template <int L, int ROWS, bool BACK, class S>
 [[gnu::noinline]] i64 turn_few(const S* from, i64 apart, i64 n, i64 rows, i64 stride, S* to) {
   if constexpr (ROWS > 1) {
-    if (rows == ROWS) return turn_few<ROWS, BACK, S>(from, apart, n, stride, to);
-    return turn_few<ROWS - 1, BACK, S>(from, apart, n, rows, stride, to);
+    if (rows == ROWS) return turn_few<L, ROWS, BACK, S>(from, apart, n, stride, to);
+    return turn_few<L, ROWS - 1, BACK, S>(from, apart, n, rows, stride, to);
   }
   return 0;
+}
+// All rows, in blocks of L x L. The result is how many numbers of each were turned.
+template <int L, bool BACK, class S>
+inline i64 turn_blocks(const S* from, i64 apart, i64 n, i64 rows, i64 stride, S* to) {
+  if (rows < L) return turn_few<L, L - 1, BACK, S>(from, apart, n, rows, stride, to);
+  if (n < L) return 0;
+  for (i64 j = 0; j < n; j += L)
+    for (i64 r = 0; r < rows;
+         r += L) {  // what is left over is the end of a whole block, some of it for the second time
+      const i64 a = j + L <= n ? j : n - L, b = r + L <= rows ? r : rows - L;
+      transpose<S, L>([&](i64 k) { return some<L>(BACK ? from + (b + k) * stride + a : from + (a + k) * apart + b); },
+                      [&](i64 k, VL<S, L> v) {
+                        __builtin_memcpy(BACK ? to + (a + k) * apart + b : to + (b + k) * stride + a, &v, sizeof v);
+                      });
+    }
+  return n;
 }
 // to[r * stride + j] = from[j * apart + r], or the other way round.
 template <class S, bool BACK> inline void turn(const S* from, i64 apart, i64 n, i64 rows, i64 stride, S* to) {
@@ -41,18 +61,10 @@ template <class S, bool BACK> inline void turn(const S* from, i64 apart, i64 n, 
   };
   i64 whole_rows = 0, whole = 0;
   if constexpr (same<S, float> || same<S, double>) {
-    constexpr i64 L = W<S>;
-    const auto block = [&](i64 j, i64 r) {
-      transpose<S>([&](i64 k) { return load<S>(BACK ? from + (r + k) * stride + j : from + (j + k) * apart + r); },
-                   [&](i64 k, V<S> v) { store<S, S>(BACK ? to + (j + k) * apart + r : to + (r + k) * stride + j, v); });
-    };
-    if (rows < L) {
-      whole_rows = rows, whole = turn_few<L - 1, BACK, S>(from, apart, n, rows, stride, to);
-    } else if (n >= L && rows >= L) {  // what is left over is the end of a whole block, some of it for the second time
-      whole_rows = rows, whole = n;
-      for (i64 j = 0; j < n; j += L)
-        for (i64 r = 0; r < rows; r += L) block(j + L <= n ? j : n - L, r + L <= rows ? r : rows - L);
-    }
+    constexpr int L = W<S>, HALF = L == 16 ? 8 : L;  // few rows, or short ones, fill half a vector
+    whole_rows = rows;
+    whole = rows <= HALF || n < L ? turn_blocks<HALF, BACK>(from, apart, n, rows, stride, to)
+                                  : turn_blocks<L, BACK>(from, apart, n, rows, stride, to);
   } else {
     constexpr i64 SIDE = 16;  // a line of the cache is read or written whole
     whole_rows = rows / SIDE * SIDE, whole = n / SIDE * SIDE;
