@@ -65,6 +65,26 @@ def test_a_causal_model_and_what_is_no_model():
     )
 
 
+def test_the_rounding_that_counts_is_that_of_the_type_they_were_made_in():
+    transformers = pytest.importorskip("transformers")
+    for dtype in (torch.bfloat16, torch.float16):
+        assert rank(head("linear").to(dtype), [CONTEXTS.to(dtype)]).rank <= D + 2
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert rank(head("linear"), [CONTEXTS]).rank <= D + 2
+    config = transformers.GPT2Config(vocab_size=90, n_embd=8, n_layer=1, n_head=2, n_positions=32)
+    model, ids = transformers.GPT2LMHeadModel(config).eval().bfloat16(), torch.randint(90, (8, 30))
+    assert rank(model, [ids]).rank <= 9
+
+
+def test_errors_say_what_was_given():
+    for given, word in (({"width": 0}, "width must be 1 or more, got 0"), ({"floor": 2.0}, "between 0 and 1, got 2.0")):
+        with pytest.raises(ValueError, match=word):
+            rank(head("linear"), [CONTEXTS], **given)
+    for batches in (CONTEXTS, {"input_ids": CONTEXTS}):
+        with pytest.raises(TypeError, match="put it into a list"):
+            rank(head("linear"), batches)
+
+
 def test_classes_are_mixed_by_blocks(monkeypatch):
     found = rank(head("linear"), CONTEXTS.split(50), width=20)
     monkeypatch.setattr("parsimax.analysis.spectrum.BLOCK", 16)

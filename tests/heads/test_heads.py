@@ -10,7 +10,7 @@ import torch.nn.functional as F
 
 import parsimax
 from cases import NAN, gradient, normal
-from parsimax.heads import chunks
+from parsimax.heads import chunks, fused
 
 N, D, V, K = 11, 5, 23, 3
 HIDDEN, TARGET = normal(N, D), torch.tensor([0, 22, 5, 7, -100, 5, 20, 1, 2, 3, -100])
@@ -366,3 +366,108 @@ def test_a_copy_of_a_head_is_another_head():
     assert_equal(other.loss(HIDDEN, TARGET), head.loss(HIDDEN, TARGET), 0)
     (g,) = gradient(lambda h: other.loss(h, TARGET), HIDDEN)
     assert g.isfinite().all()
+
+
+@pytest.mark.parametrize("name", ["softmax", "plif", "mixture", "entmax15", "normmax"])
+def test_target_probabilities_have_their_gradient(name, cut):
+    head, soft = made(name), SOFT.clone().requires_grad_()
+    (mine,) = torch.autograd.grad(head.loss(HIDDEN, soft), soft)
+    if name in LIKELIHOOD:
+        their = torch.autograd.grad(-(soft * naive(head, HIDDEN)).sum(-1).mean(), soft)[0]
+    else:
+        scores = F.linear(HIDDEN, head.weight, head.bias)
+        loss = {"entmax15": parsimax.entmax15_loss, "normmax": parsimax.fenchel_young_loss}[name]
+        their = torch.autograd.grad(loss(scores, soft, *([head.mapping] if name == "normmax" else [])), soft)[0]
+    assert_equal(mine, their)
+
+
+@pytest.mark.parametrize("backend", ["auto", "torch", "lean"])
+@pytest.mark.parametrize("name", ["entmax15", "learned", "normmax", "rsoftmax"])
+def test_exact_zeros_leave_the_gradient_of_log_probabilities_finite(name, backend):
+    head, hidden = made(name), (4 * HIDDEN).requires_grad_()
+    with parsimax.use_kernels(backend):
+        logs = head(hidden)
+        assert (logs == -math.inf).any()
+        F.nll_loss(logs, logs.argmax(-1)).backward()
+    assert hidden.grad.isfinite().all() and (hidden.grad != 0).any()
+    wanted = torch.func.grad(lambda h: -head(h).amax(-1).mean())(4 * HIDDEN)
+    assert_equal(hidden.grad, wanted, atol=1e-9)
+
+
+def test_a_function_that_draws_numbers_draws_the_same_in_the_backward_pass(cut):
+    head = parsimax.LinearHead(D, V, function=torch.nn.Dropout(0.5)).double().train()
+    hidden, factors, step = HIDDEN.clone().requires_grad_(), torch.rand(N).double(), chunks.tokens_at_a_time(head)
+
+    def by_hand(hidden, target):
+        parts = zip(hidden.split(step), target.split(step), strict=True)
+        return torch.cat([F.nll_loss(head(h), y, reduction="none") for h, y in parts])
+
+    grads = []
+    for loss in (lambda h, y: head.loss(h, y, reduction="none"), by_hand):
+        torch.manual_seed(5)
+        single = loss(hidden, TARGET)
+        left = torch.rand(3)  # what others draw in between
+        grads.append(torch.autograd.grad(single, [hidden, head.weight], factors))
+    for mine, their in zip(*grads, strict=True):
+        assert_equal(mine, their)
+    torch.manual_seed(5)
+    head.loss(hidden, TARGET, reduction="none").sum().backward()
+    assert torch.equal(torch.rand(3), left)  # the backward pass has left the generator where it was
+
+
+@pytest.mark.parametrize("name", ["softmax", "plif", "mixture", "normmax"])
+def test_without_gradients_none_are_made(name, monkeypatch):
+    head, made_by = made(name), []
+    for owner, what in ((chunks._Sums, "add"), (fused._Run, "_products")):
+        work = getattr(owner, what)
+        monkeypatch.setattr(owner, what, lambda *a, work=work, what=what: made_by.append(what) or work(*a))
+    wanted = head.loss(HIDDEN, TARGET)
+    assert made_by
+    made_by.clear()
+    for mode in (torch.no_grad, torch.inference_mode):
+        with mode():
+            assert_equal(head.loss(HIDDEN, TARGET), wanted.detach())
+    assert not made_by
+
+
+def test_a_head_is_made_where_and_as_its_weight_is():
+    embedding = torch.nn.Embedding(V, D).double()
+    for name, own in {
+        "plif": {"knots": 50},
+        "monotonic": {"units": 7},
+        "mixture": {"components": K},
+        "linear": {"mapping": "entmax", "alpha": "learned"},
+    }.items():
+        head = parsimax.make_head(name, D, V, tied=embedding, **own)
+        assert head.weight is embedding.weight
+        assert head.loss(HIDDEN, TARGET).dtype == torch.float64
+        alone = parsimax.make_head(name, D, V, dtype=torch.float64, device="meta", **own)
+        assert all(p.is_meta for p in alone.parameters())
+        assert alone.weight.dtype == alone.bias.dtype == torch.float64
+    half = parsimax.PLIFHead(D, V, knots=50, dtype=torch.bfloat16)
+    assert half.weight.dtype == torch.bfloat16 and half(HIDDEN.bfloat16()).dtype == torch.float32
+
+
+def test_what_is_no_parameter_cannot_be_tied():
+    normed = torch.nn.utils.parametrizations.weight_norm(torch.nn.Embedding(V, D))
+    for tied, word in (
+        (normed, "Embedding whose weight is computed"),
+        (torch.randn(V, D, requires_grad=True), "Tensor"),
+        (torch.nn.Linear(D, V), "Linear"),
+    ):
+        with pytest.raises(TypeError, match=word):
+            parsimax.PLIFHead(D, V, knots=50, tied=tied)
+    with pytest.raises(ValueError, match="leave them out"):
+        parsimax.LinearHead(D, V, tied=torch.nn.Embedding(V, D), dtype=torch.float64)
+
+
+@pytest.mark.parametrize("make", [parsimax.LinearHead, parsimax.MixtureOfSoftmaxes])
+def test_a_mapping_over_another_dimension_is_no_head(make):
+    with pytest.raises(ValueError, match="dim 0"):
+        make(D, V, mapping=parsimax.Sparsemax(dim=0))
+
+
+def test_ignore_index_goes_with_class_indices_only():
+    for head in (made("softmax"), made("entmax15")):
+        with pytest.raises(ValueError, match="ignore_index goes with class indices"):
+            head.loss(HIDDEN, SOFT, ignore_index=3)

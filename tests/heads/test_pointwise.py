@@ -1,6 +1,7 @@
 """PLIF and the monotonic net: increasing, invertible, differentiable; the same bits for any number of threads."""
 
 import math
+from functools import partial
 
 import pytest
 import torch
@@ -73,6 +74,18 @@ def test_gradients_of_the_monotonic_net_and_its_inverse():
     assert torch.autograd.gradgradcheck(parsimax.monotonic, leaves)
     y = parsimax.monotonic(leaves[0], *leaves[1:]).detach().requires_grad_()
     assert torch.autograd.gradcheck(parsimax.monotonic_inverse, [y, *leaves[1:]], atol=1e-6)
+    assert torch.autograd.gradgradcheck(parsimax.monotonic_inverse, [y, *leaves[1:]], atol=1e-5)
+    inverse = partial(parsimax.monotonic_inverse, raw_scale=WEIGHTS[0], shift=WEIGHTS[1], raw_height=WEIGHTS[2])
+    torch.testing.assert_close(torch.vmap(inverse)(y.detach()), inverse(y.detach()))
+    torch.testing.assert_close(torch.compile(inverse, fullgraph=True, backend="eager")(y.detach()), inverse(y.detach()))
+
+
+@pytest.mark.parametrize("function", ["PLIF", "Monotonic"])
+def test_a_number_alone_is_a_number(function):
+    f = getattr(parsimax, function)(10)
+    x = torch.tensor(1.5)
+    torch.testing.assert_close(f(x), f(x[None])[0])
+    torch.testing.assert_close(f.inverse(f(x)), x)
 
 
 @pytest.mark.parametrize("function", ["PLIF", "Monotonic"])

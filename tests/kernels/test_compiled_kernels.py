@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import torch._dynamo
 import torch.autograd.forward_ad as fwad
 from torch._dynamo.backends.common import aot_autograd
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -17,6 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import parsimax
 from cases import normal
 from parsimax.kernels import dispatch
+from parsimax.mappings import REGISTRY
 
 # torch itself loads its forward-mode rules and parts of inductor through the old torch.jit, and says so.
 pytestmark = pytest.mark.filterwarnings(
@@ -395,3 +397,11 @@ print("right")
         [sys.executable, "-c", code], cwd=tmp_path, env={"PYTHONPATH": str(tmp_path)}, text=True, capture_output=True
     )
     assert run.stdout == "right\n", run.stderr
+
+
+@pytest.mark.parametrize("entry", REGISTRY.values(), ids=REGISTRY)
+def test_every_mapping_is_one_graph(entry):
+    torch._dynamo.reset()
+    own = {entry.setting.name: entry.setting.example} if entry.setting else {}
+    found = torch._dynamo.explain(lambda x: 2 * entry.function(x, **own))(single(3, 50))
+    assert (found.graph_count, found.graph_break_count) == (1, 0)

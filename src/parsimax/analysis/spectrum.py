@@ -20,7 +20,8 @@ class Spectrum:
     """Singular values of a matrix of log-probabilities, contexts × classes, from the largest to the smallest.
 
     ``tolerance`` is above what rounding alone makes of a singular value: 8 ε · max |log p| · (√contexts + √classes),
-    the norm of a matrix of independent errors of a few roundings each.
+    the norm of a matrix of independent errors of a few roundings each, ε being that of the type the scores were made
+    in: of a model in bfloat16 only large singular values count.
     """
 
     values: Tensor
@@ -73,10 +74,18 @@ def rank(
         >>> rank(parsimax.SigSoftmaxHead(8, 100), contexts.split(50)).rank > 9
         True
     """
+    if isinstance(batches, (Tensor, Mapping)):
+        raise TypeError(
+            f"rank: batches must be a list of batches, got one {type(batches).__name__}; put it into a list"
+        )
+    if width < 1:
+        raise ValueError(f"rank: width must be 1 or more, got {width}")
+    if floor is not None and not 0 < floor < 1:
+        raise ValueError(f"rank: floor is a probability between 0 and 1, got {floor}")
     factor: Tensor | None = None
     contexts, classes, largest, precision = 0, 0, 0.0, 0.0
     for batch in batches:
-        logs = _logs(model, batch)
+        logs, made_with = _logs(model, batch)
         if not len(logs):
             continue
         logs = logs if floor is None else logs.clamp(min=math.log(floor))
@@ -84,7 +93,7 @@ def rank(
             raise ValueError(
                 "rank: a log-probability is not finite; a sparse mapping gives -inf, which has no rank: give a floor"
             )
-        precision = max(precision, torch.finfo(logs.dtype).eps)
+        precision = max(precision, made_with)
         largest, contexts, classes = max(largest, logs.abs().max().item()), contexts + len(logs), logs.shape[1]
         for part in logs.split(width):
             rows = part.double() if classes <= width else _mixed(part, width, seed)
@@ -107,11 +116,18 @@ def _mixed(logs: Tensor, width: int, seed: int) -> Tensor:
     return total
 
 
-def _logs(model: Callable[..., Any], batch: Any) -> Tensor:
+def _logs(model: Callable[..., Any], batch: Any) -> tuple[Tensor, float]:
+    """Log-probabilities, and the rounding of the type that they were made in, which may be coarser than their own."""
     out = model(**batch) if isinstance(batch, Mapping) else model(batch)
     logs = F.log_softmax(out.logits.float(), -1) if hasattr(out, "logits") else out
     if not isinstance(logs, Tensor) or not logs.is_floating_point():
         raise TypeError(
             f"rank: the model must give log-probabilities, or an object with logits, got {type(out).__name__}"
         )
-    return logs.reshape(-1, logs.shape[-1])
+    types = [logs.dtype, getattr(getattr(out, "logits", logs), "dtype", logs.dtype)]
+    layer = model.get_output_embeddings() if hasattr(model, "get_output_embeddings") else model
+    if isinstance(weight := getattr(layer, "weight", None), Tensor) and weight.is_floating_point():
+        types.append(weight.dtype)
+    if torch.is_autocast_enabled(logs.device.type):
+        types.append(torch.get_autocast_dtype(logs.device.type))
+    return logs.reshape(-1, logs.shape[-1]), max(torch.finfo(each).eps for each in types)

@@ -8,8 +8,8 @@ the chunks again.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -57,7 +57,9 @@ def chunked_loss(head: Head, hidden: Tensor, target: Tensor, options: Options) -
     rows, aims = hidden.reshape(-1, hidden.shape[-1]), target.flatten(0, len(lead) - 1) if lead else target[None]
     out = loss_dtype(hidden)
     parameters = tuple(head.parameters())
-    plain, total = is_plain(hidden, target, *parameters), options.reduction != "none"
+    # The gradient by target probabilities is as large as all logits: nothing is gained by chunks of them.
+    plain = is_plain(hidden, target, *parameters) and not target.requires_grad
+    total = options.reduction != "none"
     plan = kernel_of(head, rows) if plain and total else None
     kinds: dict[str, Any] = {"soft": soft, "smoothing": options.label_smoothing, "bias": head.bias, "single": not total}
     kinds.update(autocast=torch.is_autocast_enabled(hidden.device.type), head=plan or not (plain and total))
@@ -68,7 +70,9 @@ def chunked_loss(head: Head, hidden: Tensor, target: Tensor, options: Options) -
     if served and plan is not None:
         sum_ = fused_total(head, plan, rows, aims, options.weight, options.ignore_index, tokens_at_a_time(head))
     else:
-        sum_ = _Chunked.apply(head, total, given, aims, rows, *parameters)  # type: ignore[no-untyped-call]
+        # In a function's forward pass nobody knows whether a gradient will be asked for.
+        kept = head, total, torch.is_grad_enabled(), given
+        sum_ = _Chunked.apply(*kept, aims, rows, *parameters)  # type: ignore[no-untyped-call]
     if not total:
         return sum_.reshape(lead).to(out)
     if options.reduction == "mean":
@@ -86,18 +90,28 @@ def same_autocast(device: str) -> AbstractContextManager[Any]:
 
 
 class _Chunked(torch.autograd.Function):
-    """(head, whether to sum, options, target, hidden, *parameters) to the sum of the losses, or to each of them."""
+    """(head, whether to sum, whether a gradient may be asked for, options, target, hidden, *parameters) to the sum of
+    the losses, or to each of them.
+    """
 
     @staticmethod
     def forward(
-        ctx: Any, head: Head, total: bool, options: dict[str, Any], target: Tensor, hidden: Tensor, *parameters: Tensor
+        ctx: Any,
+        head: Head,
+        total: bool,
+        graded: bool,
+        options: dict[str, Any],
+        target: Tensor,
+        hidden: Tensor,
+        *parameters: Tensor,
     ) -> Tensor:
         ctx.head, ctx.total, ctx.options = head, total, options
         ctx.names = [name for name, _ in head.named_parameters()]
         ctx.autocast = same_autocast(hidden.device.type)
         ctx.save_for_backward(target, hidden, *parameters)
-        need, work = any(ctx.needs_input_grad), work_dtype(hidden.device)
-        sums = _Sums(hidden, parameters, ctx.needs_input_grad[4:]) if need and total else None
+        need, work = graded and any(ctx.needs_input_grad), work_dtype(hidden.device)
+        ctx.random = None if total else Random(hidden.device)
+        sums = _Sums(hidden, parameters, ctx.needs_input_grad[5:]) if need and total else None
         losses, step = [], tokens_at_a_time(head)
         for at in range(0, hidden.shape[0], step):
             part = slice(at, at + step)
@@ -112,7 +126,7 @@ class _Chunked(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
         target, hidden, *parameters = ctx.saved_tensors
-        wanted = ctx.needs_input_grad[4:]
+        wanted = ctx.needs_input_grad[5:]
         if derivative_is_observed(g):
             grads = whole_backward(ctx.head, ctx.names, ctx.total, ctx.options, target, hidden, parameters, wanted, g)
         elif ctx.total:
@@ -120,12 +134,32 @@ class _Chunked(torch.autograd.Function):
         else:
             sums, step = _Sums(hidden, parameters, wanted), tokens_at_a_time(ctx.head)
             losses = with_parameters(ctx.head, "row_losses", ctx.names, parameters)
-            with ctx.autocast:
+            with ctx.autocast, ctx.random.again():
                 for at in range(0, hidden.shape[0], step):
                     part = slice(at, at + step)
                     sums.add(losses, target[part], part, ctx.options, g[part])
             grads = scaled(sums.total, (hidden, *parameters), None)
-        return (None, None, None, None, *grads)
+        return (None, None, None, None, None, *grads)
+
+
+class Random:
+    """The state of the generator of a device, for what is computed again: a function of scores may draw numbers."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.state = torch.get_rng_state() if device.type == "cpu" else torch.get_device_module(device).get_rng_state()
+
+    @contextmanager
+    def again(self) -> Iterator[None]:
+        kind = self.device.type
+        with torch.random.fork_rng(
+            [] if kind == "cpu" else [self.device], device_type="cuda" if kind == "cpu" else kind
+        ):
+            if kind == "cpu":
+                torch.set_rng_state(self.state)
+            else:
+                torch.get_device_module(self.device).set_rng_state(self.state)
+            yield
 
 
 class _Sums:

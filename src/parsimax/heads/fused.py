@@ -61,7 +61,8 @@ def fused_total(
 ) -> Tensor:
     """The sum of the losses of rows, times the weight of their class."""
     options = {"weight": weight, "ignore_index": ignore_index, "label_smoothing": 0.0}
-    total: Tensor = _Fused.apply(head, plan, options, step, target, hidden, *plan.parameters)  # type: ignore[no-untyped-call]
+    graded = torch.is_grad_enabled()
+    total: Tensor = _Fused.apply(head, plan, options, step, graded, target, hidden, *plan.parameters)  # type: ignore[no-untyped-call]
     return total
 
 
@@ -73,6 +74,7 @@ class _Fused(torch.autograd.Function):
         plan: Fused,
         options: dict[str, Any],
         step: int,
+        graded: bool,
         target: Tensor,
         hidden: Tensor,
         *parameters: Tensor,
@@ -88,10 +90,10 @@ class _Fused(torch.autograd.Function):
             each = torch.where(keep, weight.to(hidden.dtype)[aim.clamp(min=0)], 0)
         # A class that counts for nothing must not count as 0·∞.
         aim = torch.where(each == 0, -1, aim)
-        wanted = {id(t): w for t, w in zip(parameters, ctx.needs_input_grad[6:], strict=True)}
-        run = _Run(plan, hidden, aim, each, wanted if any(ctx.needs_input_grad) else {}, step)
+        wanted = {id(t): w for t, w in zip(parameters, ctx.needs_input_grad[7:], strict=True)}
+        run = _Run(plan, hidden, aim, each, wanted if graded and any(ctx.needs_input_grad) else {}, step)
         total = run.total()
-        ctx.grads = [run.by_hidden if ctx.needs_input_grad[5] else None, *map(run.gradient, parameters)]
+        ctx.grads = [run.by_hidden if ctx.needs_input_grad[6] else None, *map(run.gradient, parameters)]
         return total
 
     @staticmethod
@@ -99,12 +101,12 @@ class _Fused(torch.autograd.Function):
         from .chunks import scaled, whole_backward
 
         target, hidden, *parameters = ctx.saved_tensors
-        wanted = ctx.needs_input_grad[5:]
+        wanted = ctx.needs_input_grad[6:]
         if derivative_is_observed(g):
             grads = whole_backward(ctx.head, ctx.names, True, ctx.options, target, hidden, parameters, wanted, g)
         else:
             grads = scaled(ctx.grads, (hidden, *parameters), g)
-        return (None, None, None, None, None, *grads)
+        return (None, None, None, None, None, None, *grads)
 
 
 class _Run:

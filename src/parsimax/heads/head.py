@@ -33,21 +33,40 @@ class Head(nn.Module):
     bias: nn.Parameter | None
     rows_per_token = 1  # rows of logits that one hidden state takes
 
-    def __init__(self, features: int, classes: int, width: int, bias: bool, tied: Tied) -> None:
+    def __init__(
+        self,
+        features: int,
+        classes: int,
+        width: int,
+        bias: bool,
+        tied: Tied,
+        device: Any = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
         super().__init__()
         where = type(self).__name__
         for name, value in {"features": features, "classes": classes, "width": width}.items():
             if value < 1:
                 raise ValueError(f"{where}: {name} must be 1 or more, got {value}")
         weight: Any = tied.weight if isinstance(tied, nn.Embedding) else tied
+        if weight is not None and not isinstance(weight, nn.Parameter):
+            raise TypeError(
+                f"{where}: tied must be an nn.Embedding or an nn.Parameter, which is what the loss has a gradient by, "
+                f"got {type(tied).__name__}"
+                + (" whose weight is computed from others" if isinstance(tied, nn.Embedding) else "")
+            )
+        if weight is not None and (device is not None or dtype is not None):
+            raise ValueError(f"{where}: a head with a tied weight has its device and dtype; leave them out")
         if weight is not None and tuple(weight.shape) != (classes, width):
             raise ValueError(
                 f"{where}: a tied weight must have shape (classes, width) = {(classes, width)}, "
                 f"got {tuple(weight.shape)}"
             )
         self.features = features
-        self.weight = nn.Parameter(torch.randn(classes, width) * width**-0.5) if weight is None else weight
-        self.bias = nn.Parameter(torch.zeros(classes)) if bias else None
+        if weight is None:
+            weight = nn.Parameter(torch.randn(classes, width, device=device, dtype=dtype) * width**-0.5)
+        self.weight = weight
+        self.bias = nn.Parameter(weight.new_zeros(classes)) if bias else None
 
     @property
     def classes(self) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -33,7 +34,9 @@ class LinearHead(Head):
         mapping: its name, function or module.
         function: an increasing function of each score before the mapping, such as :class:`PLIF`.
         bias: whether a number per class is added to its score.
-        tied: an embedding (classes, features) whose weight scores the classes.
+        tied: an embedding (classes, features) whose weight scores the classes; the head has its device and dtype.
+        device: of the parameters, if nothing is tied.
+        dtype: of the parameters, if nothing is tied.
         settings: the mapping's own parameter, such as ``alpha=1.3`` or ``alpha="learned"``.
 
     Example:
@@ -61,11 +64,13 @@ class LinearHead(Head):
         function: nn.Module | None = None,
         bias: bool = True,
         tied: Tied = None,
+        device: Any = None,
+        dtype: torch.dtype | None = None,
         **settings: Any,
     ) -> None:
-        super().__init__(features, classes, features, bias, tied)
-        self.mapping = mapping_module(mapping, settings, type(self).__name__)
-        self.function = function
+        super().__init__(features, classes, features, bias, tied, device, dtype)
+        self.mapping = mapping_module(mapping, settings, type(self).__name__).to(self.weight.device)
+        self.function = None if function is None else like(self.weight, function)
 
     @property
     def alpha(self) -> float | Tensor | None:
@@ -131,7 +136,9 @@ class SigSoftmaxHead(LinearHead):
         features: of the hidden states.
         classes: how many.
         bias: whether a number per class is added to its score.
-        tied: an embedding (classes, features) whose weight scores the classes.
+        tied: an embedding (classes, features) whose weight scores the classes; the head has its device and dtype.
+        device: of the parameters, if nothing is tied.
+        dtype: of the parameters, if nothing is tied.
 
     Example:
         >>> import torch, parsimax
@@ -142,8 +149,17 @@ class SigSoftmaxHead(LinearHead):
     Reference: Kanai, Fujiwara, Yamanaka and Adachi, Sigsoftmax, NeurIPS 2018.
     """
 
-    def __init__(self, features: int, classes: int, *, bias: bool = True, tied: Tied = None) -> None:
-        super().__init__(features, classes, "sigsoftmax", bias=bias, tied=tied)
+    def __init__(
+        self,
+        features: int,
+        classes: int,
+        *,
+        bias: bool = True,
+        tied: Tied = None,
+        device: Any = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__(features, classes, "sigsoftmax", bias=bias, tied=tied, device=device, dtype=dtype)
 
 
 class MonotonicHead(LinearHead):
@@ -155,7 +171,9 @@ class MonotonicHead(LinearHead):
         units: sigmoids of the net.
         bound: the scores at the start lie within ± this, about.
         bias: whether a number per class is added to its score.
-        tied: an embedding (classes, features) whose weight scores the classes.
+        tied: an embedding (classes, features) whose weight scores the classes; the head has its device and dtype.
+        device: of the parameters, if nothing is tied.
+        dtype: of the parameters, if nothing is tied.
 
     Example:
         >>> import torch, parsimax
@@ -175,8 +193,11 @@ class MonotonicHead(LinearHead):
         bound: float = 10.0,
         bias: bool = True,
         tied: Tied = None,
+        device: Any = None,
+        dtype: torch.dtype | None = None,
     ) -> None:
-        super().__init__(features, classes, function=Monotonic(units, bound), bias=bias, tied=tied)
+        own: dict[str, Any] = {"bias": bias, "tied": tied, "device": device, "dtype": dtype}
+        super().__init__(features, classes, function=Monotonic(units, bound), **own)
 
 
 class PLIFHead(LinearHead):
@@ -188,7 +209,9 @@ class PLIFHead(LinearHead):
         knots: pieces of the function.
         bound: half the width of the interval that they cover; linear beyond.
         bias: whether a number per class is added to its score.
-        tied: an embedding (classes, features) whose weight scores the classes.
+        tied: an embedding (classes, features) whose weight scores the classes; the head has its device and dtype.
+        device: of the parameters, if nothing is tied.
+        dtype: of the parameters, if nothing is tied.
 
     Example:
         >>> import torch, parsimax
@@ -212,8 +235,11 @@ class PLIFHead(LinearHead):
         bound: float = 20.0,
         bias: bool = True,
         tied: Tied = None,
+        device: Any = None,
+        dtype: torch.dtype | None = None,
     ) -> None:
-        super().__init__(features, classes, function=PLIF(knots, bound), bias=bias, tied=tied)
+        own: dict[str, Any] = {"bias": bias, "tied": tied, "device": device, "dtype": dtype}
+        super().__init__(features, classes, function=PLIF(knots, bound), **own)
 
 
 def mapping_module(mapping: MappingLike, settings: dict[str, Any], where: str) -> MappingModule:
@@ -223,11 +249,18 @@ def mapping_module(mapping: MappingLike, settings: dict[str, Any], where: str) -
         entry: Entry
         entry, settings = resolve(mapping, settings, where)
         made = entry.module(**settings)
+    if made.dim != -1:
+        raise ValueError(f"{where}: the classes are the last dimension, got a mapping over dim {made.dim}")
     if made.entry.total != 1:
         raise ValueError(
             f"{where}: {made.entry.name} sums to its {made.entry.total}, not to 1; its p is no distribution"
         )
     return made
+
+
+def like(weight: Tensor, function: nn.Module) -> nn.Module:
+    """On the device of the weight; in its type where that is the type of the scores, which half types are not."""
+    return function.to(weight.device, wide(weight[:0]).dtype)
 
 
 def alpha_of(mapping: MappingModule) -> float | Tensor | None:
@@ -258,5 +291,10 @@ def mapped_logs(mapping: MappingModule, scores: Tensor) -> Tensor:
         return F.log_softmax(scores, -1)
     if mapping.entry.name == "sigsoftmax":
         return F.log_softmax(scores + F.logsigmoid(scores), -1)
-    logs: Tensor = mapping(scores).log()
-    return logs
+    return log_of(mapping(scores))
+
+
+def log_of(p: Tensor) -> Tensor:
+    """-inf where p is 0, whose logarithm has no gradient and would make those of all scores NaN."""
+    live = p != 0
+    return torch.where(live, torch.where(live, p, 1).log(), -math.inf)

@@ -16,7 +16,7 @@ from ..mappings.registry import MappingLike
 from .chunks import tokens_at_a_time, with_parameters
 from .fused import Fused
 from .head import Head, Tied, bent, negative_logs, wide
-from .linear import FLOOR, fused_plan, mapped_logs, mapping_module
+from .linear import FLOOR, fused_plan, like, log_of, mapped_logs, mapping_module
 
 
 class MixtureOfSoftmaxes(Head):
@@ -26,7 +26,8 @@ class MixtureOfSoftmaxes(Head):
               \pi = \operatorname{softmax}(P h), \quad g_k = \tanh(U_k h + u_k)
 
     The logarithm of a sum is not linear in the contexts, so its rank is not bound by their width. K rows of logits are
-    made for each token, a chunk of tokens at a time; nothing of size tokens × K × classes ever exists.
+    made for each token, a chunk of tokens at a time; nothing of size tokens × K × classes exists in eager code (graphs
+    of ``torch.compile`` and ``torch.func`` take all tokens at once).
 
     Args:
         features: of the hidden states.
@@ -37,7 +38,9 @@ class MixtureOfSoftmaxes(Head):
         function: an increasing function of each score before that, such as :class:`PLIF`; one for all components.
         tanh: whether the contexts go through a tanh, as in the paper.
         bias: whether a number per class is added to its score in every component.
-        tied: an embedding (classes, width) whose weight scores the classes.
+        tied: an embedding (classes, width) whose weight scores the classes; the head has its device and dtype.
+        device: of the parameters, if nothing is tied.
+        dtype: of the parameters, if nothing is tied.
         settings: the mapping's own parameter.
 
     Example:
@@ -69,17 +72,20 @@ class MixtureOfSoftmaxes(Head):
         tanh: bool = True,
         bias: bool = True,
         tied: Tied = None,
+        device: Any = None,
+        dtype: torch.dtype | None = None,
         **settings: Any,
     ) -> None:
         if components < 1:
             raise ValueError(f"MixtureOfSoftmaxes: components must be 1 or more, got {components}")
         width = features if width is None else width
-        super().__init__(features, classes, width, bias, tied)
+        super().__init__(features, classes, width, bias, tied, device, dtype)
         self.components, self.width, self.tanh = components, width, tanh
-        self.mapping = mapping_module(mapping, settings, "MixtureOfSoftmaxes")
-        self.function = function
-        self.contexts = nn.Linear(features, components * width)
-        self.prior = nn.Linear(features, components, bias=False)
+        self.mapping = mapping_module(mapping, settings, "MixtureOfSoftmaxes").to(self.weight.device)
+        self.function = None if function is None else like(self.weight, function)
+        own: dict[str, Any] = {"device": self.weight.device, "dtype": self.weight.dtype}
+        self.contexts = nn.Linear(features, components * width, **own)
+        self.prior = nn.Linear(features, components, bias=False, **own)
 
     @property
     def rows_per_token(self) -> int:  # type: ignore[override]
@@ -99,8 +105,7 @@ class MixtureOfSoftmaxes(Head):
         prior = self.log_prior(hidden).unsqueeze(-1)
         if self.mapping.entry.sparse:
             p: Tensor = (prior.exp() * self.mapping(scores)).sum(-2)
-            live = p > 0  # the logarithm of 0 has no gradient, and would make that of the prior NaN
-            return torch.where(live, torch.where(live, p, 1).log(), -math.inf)
+            return log_of(p)
         joint = prior + mapped_logs(self.mapping, scores)
         if self.bias is None:
             return torch.logsumexp(joint, -2)

@@ -107,7 +107,7 @@ def plif_inverse(y: Tensor, raw_slopes: Tensor, bound: float = 20.0) -> Tensor:
 
 
 def _check(x: Tensor, raw_slopes: Tensor, bound: float, where: str) -> None:
-    check_scores(x, None, where)
+    check_scores(x, None, where, least=0)
     if not isinstance(raw_slopes, Tensor) or not raw_slopes.is_floating_point():
         given = raw_slopes.dtype if isinstance(raw_slopes, Tensor) else type(raw_slopes).__name__
         raise TypeError(f"{where}: raw_slopes must be a floating-point tensor, got {given}")

@@ -43,8 +43,11 @@ def _far_norm(request: Request, least: float = 1.0) -> str | None:
     span = (f"[{least}, 2]" if least > 1 else "(1, 2]") + (", in float64," if double else "")
     if isinstance(alpha, Tensor) and request.mode != EAGER:
         return f"a tensor alpha, which may be outside {span} where only the formula is exact"
-    given = alpha.detach() if isinstance(alpha, Tensor) else torch.tensor(float(alpha))
-    far = bool((((given > 1) & (given < least)) | ((given > 2) & (given < math.inf))).any())
+    if isinstance(alpha, Tensor):
+        given = alpha.detach()
+        far = bool((((given > 1) & (given < least)) | ((given > 2) & (given < math.inf))).any())
+    else:
+        far = 1 < alpha < least or 2 < alpha < math.inf
     return f"an alpha outside {span} where only the formula is exact" if far else None
 
 

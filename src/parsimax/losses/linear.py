@@ -87,6 +87,8 @@ def linear_entmax_loss(
     _check_layer(hidden, weight, bias, softcap, where)
     lead, classes = hidden.shape[:-1], weight.shape[0]
     soft = target_is_soft(target, lead, classes, where)
+    if soft and ignore_index >= 0:
+        raise ValueError(f"{where}: ignore_index goes with class indices only, got {ignore_index}")
     check_class_weight(class_weight, classes, where)
     check_no_weight(alpha, classes, "class_weight", where, place="fourth")
     if class_weight is not None and class_weight.requires_grad:
