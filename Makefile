@@ -8,6 +8,9 @@ CPP = $(wildcard src/parsimax/kernels/cpu/*.cpp src/parsimax/kernels/cpu/*.h src
 copy_sources = rm -rf build/$(1) && mkdir -p build/$(1) && cp -r src tools tests setup.py pyproject.toml README.md LICENSE build/$(1) && \
 	rm -f build/$(1)/src/parsimax/kernels/_cpu.so
 
+# Random cases of every C++ kernel.
+KERNEL_TESTS := tests/kernels/test_kernels.py tests/kernels/test_other_kernels.py tests/attention/test_mapped_attention.py tests/attention/test_dropout.py
+
 # The lowest torch that parsimax runs on, without kernels: that of pyproject.toml.
 FLOOR := $(shell sed -n 's/^dependencies = \["torch>=\(.*\)"\]/\1/p' pyproject.toml)
 
@@ -76,7 +79,7 @@ wheel: setup
 	$(BIN)/python tools/check_wheel.py dist/*.whl --tests
 
 test-kernels: setup
-	PARSIMAX_KERNEL_CASES=10000 $(BIN)/python -m pytest $(PYTEST_FLAGS) tests/kernels/test_kernels.py tests/kernels/test_sweep.py tests/kernels/test_lean.py
+	PARSIMAX_KERNEL_CASES=10000 $(BIN)/python -m pytest $(PYTEST_FLAGS) $(KERNEL_TESTS) tests/kernels/test_sweep.py tests/kernels/test_lean.py
 	PARSIMAX_KERNEL_CASES=10000 $(BIN)/python -m pytest $(PYTEST_FLAGS) tests/mappings/test_contract.py tests/mappings/test_truth.py -k lean
 	$(MAKE) sanitize test-avx512 test-mutations
 
@@ -85,7 +88,7 @@ test-kernels: setup
 test-avx512: setup
 	$(call copy_sources,emulated)
 	cd build/emulated && PARSIMAX_EMULATE=1 ../../$(BIN)/python setup.py -q build_ext --inplace
-	ulimit -s 1000000 && PYTHONPATH=build/emulated/src $(BIN)/python -m pytest $(PYTEST_FLAGS) -p no:cacheprovider tests/kernels/test_kernels.py tests/kernels/test_sweep.py -k "not lower"
+	ulimit -s 1000000 && PYTHONPATH=build/emulated/src $(BIN)/python -m pytest $(PYTEST_FLAGS) -p no:cacheprovider $(KERNEL_TESTS) tests/kernels/test_sweep.py -k "not lower"
 
 # A build of the kernels in which one exit of a search can be made to accept one step too soon: some test must fail for each.
 test-mutations: setup
@@ -107,7 +110,7 @@ sanitize: setup
 	cd build/sanitized && PARSIMAX_SANITIZE=1 ../../$(BIN)/python setup.py -q build_ext --inplace
 	PYTHONPATH=build/sanitized/src LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libubsan.so)" \
 	ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=halt_on_error=1 PARSIMAX_KERNEL_CASES=200 \
-	$(BIN)/python -m pytest -q -p no:cacheprovider tests/kernels/test_kernels.py -k "reference or bits or unwritten"
+	$(BIN)/python -m pytest -q -p no:cacheprovider $(KERNEL_TESTS) -k "reference or bits or unwritten or random_rows or values_and_gradients"
 
 bench: setup
 	$(BIN)/parsimax bench --markdown docs/speed.md --csv benchmarks/speed.csv

@@ -25,7 +25,7 @@ ON_EVERY_KERNEL = {
     "test_heads",
     "test_pointwise",
 }
-ABOUT_KERNELS = {"test_kernels", "test_sweep", "test_compiled_kernels"}
+ABOUT_KERNELS = {"test_kernels", "test_other_kernels", "test_sweep", "test_compiled_kernels"}
 EAGER_MODES = {"test_gradcheck", "test_gradgradcheck"}
 # And these of the formulas in float32, which GPUs without kernels run; all of them in `make test-kernels`.
 WHOLE = int(os.environ.get("PARSIMAX_KERNEL_CASES", "500")) >= 10_000

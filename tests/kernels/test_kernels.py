@@ -12,6 +12,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from decimal import Decimal, localcontext
 from functools import partial
+from pathlib import Path
 
 import pytest
 import torch
@@ -24,7 +25,9 @@ from parsimax.kernels import dispatch, library
 pytestmark = pytest.mark.skipif(not library.AVAILABLE, reason=str(library.PROBLEM))
 CASES = int(os.environ.get("PARSIMAX_KERNEL_CASES", "500"))
 BLOCKS = 20
-LOWER = "reference or asked or unwritten or alone"  # the tests that a subprocess runs for each lower instruction set
+# The tests that a subprocess runs for each lower instruction set.
+LOWER = "reference or asked or unwritten or alone or random_rows or (values_and_gradients and float32)"
+ATTENTION = ("mapped_attention", "dropout")
 # the parameter of each mapping with a kernel that has one
 RANGES = {
     "entmax": (1.0, 2.0),
@@ -552,8 +555,10 @@ def test_no_output_is_left_unwritten():
 @pytest.mark.parametrize("level", library.LEVELS[: library.LEVELS.index(library.level()) if library.AVAILABLE else 0])
 def test_lower_instruction_sets_pass_the_same_tests(level):
     env = {**os.environ, "PARSIMAX_CPU": level, "PARSIMAX_KERNEL_CASES": "40"}
+    here = Path(__file__).parent
+    files = [__file__, here / "test_other_kernels.py", *(here.parent / "attention" / f"test_{x}.py" for x in ATTENTION)]
     run = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:randomly", __file__, "-k", LOWER],
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:randomly", *files, "-k", LOWER],
         env=env,
         capture_output=True,
         text=True,
