@@ -289,12 +289,14 @@ def _registry() -> Iterator[Case | Scaling]:
     attentions = [*_attentions()]
     dense = [_nearly_dense(case) for case in (*plain, *halves)]
     yield from (*_small(), *_tiny(), *others, *map(_in_bfloat16, others), *_other_dims(), *_steep(), *_segments())
+    yield from map(_in_bfloat16, (*_other_dims(), *_segments()))
     yield from (
         *plain,
         *_heads(),
         *attentions,
         *_with_dropout(),
         *_by_mapping(),
+        *map(_in_bfloat16, (*_with_dropout(), *_by_mapping())),
         *halves,
         *dense,
         *map(_nearly_dense, attentions),
