@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -17,6 +18,7 @@ from .declaration import MappingModule
 from .entmax_rule import entmax_kernel, entmax_rule, fixed_entmax, tiny_backward15
 
 KERNEL, QUICK = entmax_kernel(1.5), fixed_entmax(1.5)
+ZERO = torch.zeros((), dtype=torch.float64)
 
 
 def _sorted(z: Tensor) -> Tensor:
@@ -36,13 +38,23 @@ def _sorted(z: Tensor) -> Tensor:
 
 
 def _tiny(z: Tensor, best: Tensor, rank: Tensor) -> Tensor:
-    """The same in place, for 2 tau. In the support of k entries 4 - 4 v is 4/k at least: no root hides its digits."""
+    """The same in place, for 2 tau. In the support of k entries (4 - 4 v)/k is 4/k² at least: no root hides its digits.
+
+    Within the support no threshold is above that of all of it.
+    """
     total = best.cumsum(-1)
     mean = total / rank
-    left = torch.rsub(best.square().cumsum_(-1), 4).addcmul_(total, mean)  # 4 - 4 v
-    tau = mean - left.div_(rank).clamp_(min=0).sqrt_()
-    size = (tau <= best).sum(-1, keepdim=True)
-    return z.sub_(tau.gather(-1, size.sub_(1))).clamp_(min=0).square_().mul_(0.25)
+    left = torch.addcdiv(_fours(z.shape[-1]), best.square().cumsum_(-1), rank, value=-1).addcmul_(mean, mean)
+    tau = mean.sub_(left.clamp_(min=0).sqrt_())
+    edge = torch.where(tau <= best, tau, -math.inf).amax(-1, keepdim=True)
+    root = z.sub_(edge).clamp_(min=0)
+    return torch.addcmul(ZERO, root, root, value=0.25)
+
+
+@lru_cache(maxsize=64)
+def _fours(n: int) -> Tensor:
+    """4/k."""
+    return 4 / torch.arange(1, n + 1, dtype=torch.float64)
 
 
 @search(formula=_sorted)
