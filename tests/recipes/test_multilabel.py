@@ -232,6 +232,23 @@ def test_every_layer_trains_and_gives_labels(layer, capsys):
         assert all({*one["possible"]} == {*one["labels"]} for one in outputs)
 
 
+@pytest.mark.parametrize("layer", LAYERS)
+def test_a_batch_without_labels_is_no_error(layer):
+    torch.manual_seed(0)
+    made = layers.LabelLayer(Model(layer=layer), 4, 3)
+    hidden, wanted = torch.randn(5, 4), torch.rand(5, 3) < 0.5
+    assert wanted.any()
+    without = torch.cat([wanted, torch.zeros(2, 3, dtype=torch.bool)])
+    empty = made.loss(hidden, torch.zeros(5, 3, dtype=torch.bool))
+    assert empty.isfinite()
+    empty.backward()
+    assert made.linear.weight.grad.isfinite().all()
+    if layer not in ("sigmoid", "rsoftmax-predicted"):
+        assert empty == 0
+        same = made.loss(torch.cat([hidden, torch.randn(2, 4)]), without)
+        torch.testing.assert_close(same, made.loss(hidden, wanted))
+
+
 def test_predicted_counts_are_the_number_of_labels():
     torch.manual_seed(0)
     layer = layers.LabelLayer(Model(layer="rsoftmax-predicted"), 6, 7)
