@@ -61,6 +61,7 @@ def train(name: str, words: Sequence[str], config: str | None, folder: Path | No
     settings = changed(settings, words_of(words))
     settings.check()
     need(entry)
+    made = folder is None or not folder.exists()
     if (given := os.environ.get(SHARED_RUN)) and not _first():
         run = runs.Run(Path(given))  # another process of the same training: the first one made the folder
     else:
@@ -70,7 +71,7 @@ def train(name: str, words: Sequence[str], config: str | None, folder: Path | No
         try:
             task = _begun(entry, settings, run)
         except Exception:
-            shutil.rmtree(run.folder)  # nothing was trained: leave no empty run behind
+            runs.remove(run, made)  # nothing was trained: leave no empty run behind
             raise
         _fit(entry, settings, run, task, resume=False)
 
