@@ -139,7 +139,7 @@ def _add_recipes(commands: Any, wanted: str) -> None:
     )
     predict.add_argument("--input", type=Path, metavar="FILE", help="read this file (the standard input)")
     predict.add_argument(
-        "--format", choices=("text", "csv", "jsonl"), help="of the input (by the file's ending, or text)"
+        "--format", choices=("text", "csv", "tsv", "jsonl"), help="of the input (by the file's ending, or text)"
     )
     if wanted == "predict":
         _add_predict_options(predict)

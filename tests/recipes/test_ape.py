@@ -332,6 +332,9 @@ def test_from_training_to_the_page(tmp_path, monkeypatch, capsys):
     lines = found.out.splitlines()
     assert code == 1 and len(lines) == 5 and lines[3].startswith("#ERROR line 4") and lines[4] == "KEEP me"
     assert "left as it is" in found.err
+    table = "src\tmt\tpe\n" + f"{long}\tKEEP\tx\n" * 2
+    code, found = answered(monkeypatch, capsys, table, "--format", "tsv")
+    assert code == 0 and found.out == "KEEP\nKEEP\n" and "line 2: more" in found.err and "line 3: more" in found.err
     code, found = answered(monkeypatch, capsys, "vier\tFour\n", "--json")
     known = json.loads(found.out)
     assert code == 0 and {"edits", "outputs", "proved best"} <= {*known}
@@ -458,7 +461,7 @@ def test_what_cannot_be_post_edited_is_left_as_it_is():
     machine = "FOUR  \u2603 four"  # a snowman is no word to it
     found = Found([Hypothesis((), -math.inf)], False, 0)
     plain = answer(task, machine, [BOS, EOS, EOS], found, 8, Options())
-    assert plain.lines == (machine,) and "left as it is" in plain.notes[-1]
+    assert plain.lines == (machine,) and "left as it is" in plain.own_notes[0]
     known = json.loads(answer(task, machine, [BOS, EOS, EOS], found, 8, Options(json=True)).lines[0])
     assert known["outputs"][0]["text"] == machine and {edit["edit"] for edit in known["edits"]} == {"keep"}
     assert known["left as it is"] == "no post-edit ended within search.longest=8 tokens"

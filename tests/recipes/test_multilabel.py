@@ -346,6 +346,9 @@ def test_images_by_convolutions(capsys):
 
 
 def test_settings_that_cannot_be_meant(capsys):
+    Path("t").mkdir()
+    assert cli.main(["train", "multilabel", *TINY, "data.root=t", "data.labels=up,up"]) == 2
+    assert "data.labels names a column twice: up,up" in capsys.readouterr().err
     for words, message in (
         (["data.classes=3", "average=4"], "data.average=4 labels a row of data.classes=3"),
         (["labels=a"], "give their folder too"),
