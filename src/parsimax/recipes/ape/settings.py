@@ -62,7 +62,11 @@ class Search(text.Search):
 
     beam: int = setting(8, "hypotheses a step; 1 is greedy", low=1)
     average: bool = setting(True, "compare outputs by the mean log-probability of their tokens, not by the sum")
-    exact_budget: int = setting(0, "prefixes that exact search may open for one output; 0 skips it", low=0)
+    exact_budget: int = setting(
+        0,
+        "prefixes that exact search may open for one output; 0 skips it in evaluations, predict --exact opens 2000",
+        low=0,
+    )
     conserve: float = setting(
         0.0,
         "taken off the log-probability for each word that is in neither source nor machine output",
