@@ -347,8 +347,11 @@ def test_from_training_to_the_page(tmp_path, monkeypatch, capsys):
         free, bound = csv.DictReader(file)
     own = json.loads(Path("run/results.json").read_text())["val"]
     assert float(free["TER"]) == own["TER"] and float(bound["TER"]) != own["TER"]
+    assert cli.main(["eval", "run"]) == 0
     assert cli.main(["train", "--resume", "run", "search.conserve=50"]) == 0
-    assert json.loads(Path("run/results.json").read_text())["val"]["TER"] == float(bound["TER"]), "it is kept"
+    kept = json.loads(Path("run/results.json").read_text())
+    assert kept["val"]["TER"] == float(bound["TER"]), "it is kept"
+    assert "test" not in kept, "it was measured without the penalty"
     drawn = follow(monkeypatch, "text.seq2seq.report")
     capsys.readouterr()
     assert cli.main(["report", "run"]) == 0

@@ -234,6 +234,20 @@ def test_a_training_that_was_quicker_keeps_its_settings(tmp_path, monkeypatch):
     assert (folder / "config.yaml").read_text() == "of the first"
 
 
+def test_figures_of_other_weights_are_dropped(run, capsys):
+    """Those of test are measured by hand, and would stay when training goes on."""
+    assert cli.main(["eval", "run", "--split", "test"]) == 0
+    before = run.read_results()
+    assert cli.main(["train", "--resume", "run", "tensorboard=false"]) == 0
+    assert run.read_results().keys() == before.keys(), "nothing was trained"
+    run.best.unlink()
+    run.previous.replace(run.last)
+    capsys.readouterr()
+    assert cli.main(["train", "--resume", "run"]) == 0
+    assert "figures of test are dropped" in capsys.readouterr().out
+    assert run.read_results().keys() == before.keys() - {"test"}
+
+
 def test_one_writer(run, capsys):
     with durable.only_writer(run.folder):
         assert cli.main(["train", "--resume", "run", "steps=16"]) == 2

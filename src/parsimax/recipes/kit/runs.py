@@ -91,6 +91,16 @@ class Run:
             known[split] = {**known.get(split, {}), **fresh}
             write(self.results, json.dumps(known, indent=1, ensure_ascii=False))
 
+    def drop_results(self, keep: str) -> list[str]:
+        """Take away what was measured of all splits but one, where the run answers otherwise now; their names."""
+        with durable.turn(self.folder):
+            known = self.read_results()
+            gone = [split for split in known if split != keep]
+            if gone:
+                kept = {keep: known[keep]} if keep in known else {}
+                write(self.results, json.dumps(kept, indent=1, ensure_ascii=False))
+        return gone
+
 
 def create(recipe: str, settings: Any, folder: Path | None = None, packages: Sequence[str] = ()) -> Run:
     """A new folder: the one that is named, which must not hold anything, or the next number under ``runs/recipe``."""
