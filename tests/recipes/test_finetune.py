@@ -387,6 +387,10 @@ def test_numbers_are_learned_and_said(tmp_path, capsys, monkeypatch):
     assert cli.main(["predict", "run"]) == 0
     good, bad = map(float, capsys.readouterr().out.split())
     assert good > 1 > bad
+    said_to(monkeypatch, "a good film\n")
+    assert cli.main(["predict", "run", "--probabilities"]) == 2
+    said = capsys.readouterr()
+    assert "data.kind=numbers" in said.err and not said.out
     (root / "test.csv").write_text("score,text\n1,x\nmuch,y\n")
     assert cli.main(["eval", "run", "--changed-data"]) == 2
     assert "test.csv, line 3: a number belongs there" in capsys.readouterr().err

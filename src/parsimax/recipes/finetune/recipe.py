@@ -16,7 +16,7 @@ from ...huggingface import desparsify
 from ..kit.beside import step_ratio
 from ..kit.recipe import Answer, DataError, Evaluation, Recipe
 from ..kit.runs import Run
-from ..kit.settings import unknown
+from ..kit.settings import SettingsError, unknown
 from . import data, encoder, figures
 from .data import Example
 from .encoder import Encoder
@@ -133,6 +133,10 @@ class FineTune(Recipe[Settings, FineTuning, Query, Options]):
         return super().record(task, {"texts": [record[name] for name in task.columns]}, options)
 
     def check(self, task: FineTuning, query: Query, options: Options) -> None:
+        if options.probabilities and not task.classes:
+            raise SettingsError(
+                "--probabilities: this run says numbers (data.kind=numbers), which have none; leave it out"
+            )
         if not all(text.strip() for text in query.texts):
             raise DataError("a text is empty")
 
