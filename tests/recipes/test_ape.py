@@ -7,6 +7,7 @@ import itertools
 import json
 import math
 import random
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -300,6 +301,23 @@ def test_edits_and_spelling():
         "moved words keep their letters"
     )
     assert rendered("", [], [], ["new", "words"]) == "new words"
+    assert rendered("", [], [], ["(", "new", ")", ",", "a", "-", "b", "!"]) == "(new), a-b!"
+
+
+@pytest.mark.parametrize(
+    "machine, output, wanted",
+    [
+        ("He came but he left", "he came , but he left .", "He came, but he left."),
+        ("eighty three", "eighty - three", "eighty-three"),
+        ("eighty-tree", "eighty - three", "eighty-three"),
+        ("- one two", "- one - two -", "- one-two -"),
+        ("one - two", "one - six", "one - six"),
+    ],
+)
+def test_new_punctuation_is_written_as_usual(machine, output, wanted):
+    parts = [(match[0].lower(), match.span()) for match in re.finditer(r"\w+|[^\w\s]", machine)]
+    words, places = [word for word, _ in parts], [place for _, place in parts]
+    assert rendered(machine, places, words, output.split()) == wanted
 
 
 def test_changed_sentences_are_counted_as_the_shared_tasks_do():
@@ -530,3 +548,6 @@ def test_settings_that_do_not_go_together(capsys):
     assert cli.main(["train", "ape", "oversample=3", *QUICK]) == 2
     assert "data.artificial" in capsys.readouterr().err
     assert Model().kind == "self-tied"
+    for words in (["width=30", "heads=4"], ["width=30", "heads=4", "kind=dual-source", "model.bert=minilm"]):
+        assert cli.main(["train", "ape", *words, "--run", "run"]) == 2
+        assert "model.heads must divide model.width, got 4 and 30" in capsys.readouterr().err

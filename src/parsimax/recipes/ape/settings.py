@@ -106,6 +106,9 @@ class Settings(kit.Settings):
 
     def check(self) -> None:
         super().check()
+        own = self.model
+        if (own.bert == "tiny" or own.kind == "dual-source") and own.width % own.heads:
+            raise SettingsError(f"model.heads must divide model.width, got {own.heads} and {own.width}")
         if self.data.oversample > 1 and not self.data.artificial:
             raise SettingsError(
                 "data.oversample repeats real triplets beside artificial ones: give data.artificial too"
