@@ -92,7 +92,8 @@ class LabelLayer(nn.Module):
 
 def labelled_mean(scores: Tensor, y: Tensor, mapping: Any, **own: Any) -> Tensor:
     """The loss of a row that has a label, on average; 0 where none has, as happens in a small batch."""
-    return multilabel_loss(scores, y, mapping, reduction="sum", **own) / y.any(-1).sum().clamp(min=1)
+    total: Tensor = multilabel_loss(scores, y, mapping, reduction="sum", **own)
+    return total / y.any(-1).sum().clamp(min=1)
 
 
 def rate_of(count: Tensor, scores: Tensor) -> Tensor:
