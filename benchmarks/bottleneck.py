@@ -82,7 +82,7 @@ def train(cell: Cell, runs: Path, words: list[str]) -> None:
             return
         if cell.name in results(runs):
             return
-        begun = (folder / "run.json").exists()
+        begun = (folder / "config.yaml").exists()
         keys = {word.partition("=")[0].rpartition(".")[2] for word in words}
         own = [word for word in [*COMMON, *cell.words] if word.partition("=")[0].rpartition(".")[2] not in keys]
         given = ["--resume", str(folder)] if begun else ["bottleneck", *own, *words, "--run", str(folder)]

@@ -40,7 +40,7 @@ def measured(layer: str, classes: int, labels: int, seed: int, runs: Path, words
         given = [f"model.layer={layer}", f"model.rate={rate:.4f}", f"data.classes={classes}", f"data.average={labels}"]
         begun = ["train", "multilabel", *given, f"train.seed={seed}", "train.tensorboard=false", *words]
         with contextlib.redirect_stdout(io.StringIO()) as said:
-            anew = ["train", "--resume", str(folder)] if (folder / "run.json").exists() else begun
+            anew = ["train", "--resume", str(folder)] if (folder / "config.yaml").exists() else begun
             for command in ([*anew, *([] if anew[1] == "--resume" else ["--run", str(folder)])], ["eval", str(folder)]):
                 if cli.main(command):
                     raise SystemExit(f"{folder}: {said.getvalue()}")

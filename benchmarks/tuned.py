@@ -154,7 +154,7 @@ def curve(folder: Path) -> list[dict[str, float]]:
 def carry_out(plan: Plan, training: Training, options: argparse.Namespace) -> Done:
     """Train, or go on with a training, or evaluate it on the test data."""
     folder = options.runs / training.folder
-    begun = (folder / "run.json").exists()
+    begun = (folder / "config.yaml").exists()
     if training.test and not begun:  # the lines of the results were kept, the runs were not
         again = carry_out(plan, replace(training, test=False), options)
         if again.failed:

@@ -65,7 +65,7 @@ def in_fork(action, *arguments):
 def command(run):
     name = run.parent.name
     words = [name, *SIZES[name], *SEARCH.get(name, []), "tensorboard=false"]
-    begun = (run / "run.json").exists()
+    begun = (run / "config.yaml").exists()
     return cli.main(["train", "--resume", str(run)] if begun else ["train", *words, "--run", str(run)])
 
 

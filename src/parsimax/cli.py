@@ -90,7 +90,7 @@ def _recipe(options: argparse.Namespace) -> int:
         case "predict":
             return commands.predict(options.run_folder, options.checkpoint, options.input, options.format, options)
         case "report":
-            commands.report(options.run_folder, options.out, options.checkpoint)
+            commands.report(options.run_folder, options.out, options.checkpoint, options.changed_data)
         case "compare":
             commands.compare(options.run_folders, options.split)
     return 0
@@ -139,7 +139,7 @@ def _add_recipes(commands: Any, wanted: str) -> None:
     )
     predict.add_argument("--input", type=Path, metavar="FILE", help="read this file (the standard input)")
     predict.add_argument(
-        "--format", choices=("text", "csv", "jsonl"), help="of the input (by the file's ending, or text)"
+        "--format", choices=("text", "csv", "tsv", "jsonl"), help="of the input (by the file's ending, or text)"
     )
     if wanted == "predict":
         _add_predict_options(predict)
@@ -149,7 +149,7 @@ def _add_recipes(commands: Any, wanted: str) -> None:
     for one in (evaluate, compare):
         one.add_argument("--split", choices=("val", "test"), default="test", help="(%(default)s)")
     compare.set_defaults(split="val")
-    for one in (train, evaluate):
+    for one in (train, evaluate, report):
         one.add_argument("--changed-data", action="store_true", help="allow data that changed since the run began")
     for name in ("list", "config", "train", "eval", "predict", "report", "compare"):
         commands.choices[name].set_defaults(run=_recipe, command=name)

@@ -36,8 +36,14 @@ class Adder(Recipe):
     def predict(self, task, settings, queries, options):
         if any(query.first == 13 for query in queries):
             raise RuntimeError("no memory\nfor 13")
-        notes = ("large numbers",)
-        return [Answer((f"{one.first + (one.second or 0):g}",), notes if one.first > 99 else ()) for one in queries]
+        return [
+            Answer(
+                (f"{one.first + (one.second or 0):g}",),
+                ("large numbers",) if one.first > 99 else (),
+                ("cut",) if one.first in (50, 51) else (),
+            )
+            for one in queries
+        ]
 
 
 def asked(lines, form="text", json=False):
@@ -70,6 +76,45 @@ def test_records():
     errors = [json.loads(answer.lines[0]) for answer in wrong]
     assert [error["line"] for error in errors] == [2, 3, 4, 5]
     assert "did you mean frist?" in errors[2]["error"] and "must be integer" in errors[3]["error"]
+
+
+def test_what_is_told_of_every_line():
+    found = asked([b"50\t0\n", b"100\t0\n", b"50\t0\n", b"51\t0\n", b"100\t0\n"])
+    notes = [note for answer in found for note in answer.notes]
+    assert notes == ["line 1: cut", "line 2: large numbers", "line 3: cut", "line 4: cut"]
+
+
+def test_tables_by_tabs_have_a_header_and_no_quotes():
+    found = asked([b"second\tfirst\n", b"2\t1\n", b'"2\t1\n', b"3\t4\n"], "tsv")
+    assert [answer.lines[0][:14] for answer in found] == ["3", "#ERROR line 3:", "7"]
+
+
+def test_a_quoted_cell_may_have_several_lines():
+    """As in the training data; whatever is wrong is told with the first line of the row, and the next is read."""
+    lines = [
+        b'first,"no\n',
+        b'te"\n',
+        b'1,"two\n',
+        b"lines, \n",
+        b'of ""it"""\n',
+        b"2,x\n",
+        b'3,5" wide\n',
+        b'y,"a\n',
+        b'b"\n',
+    ]
+    for groups in ([lines], [[line] for line in lines]):
+        found = list(answers(Adder(), None, None, Options(), iter(groups), "csv"))
+        assert [answer.lines[0] for answer in found[:3]] == ["1", "2", "3"]
+        assert found[3].lines[0].startswith("#ERROR line 8: first must be integer") and len(found) == 4
+    (ended,) = asked([b"first,note\n", b'1,"never\n', b"closed,\n"], "csv")
+    assert ended.lines[0] == "#ERROR line 2: not CSV: a quote that opens in it is not closed"
+
+
+@pytest.mark.parametrize("form, mark", [("csv", b","), ("tsv", b"\t")])
+def test_a_column_that_is_there_twice_is_refused(form, mark):
+    found = asked([mark.join([b"first", b"second", b"first\n"]), mark.join([b"1", b"2", b"3\n"])], form)
+    assert found[0].lines[0] == "#ERROR line 1: the header has the column 'first' twice; leave one of them"
+    assert all(answer.failed for answer in found)
 
 
 def test_a_cell_too_large_for_csv_is_marked():
@@ -132,7 +177,15 @@ def test_groups_are_not_larger_than_asked():
 
 
 @pytest.mark.parametrize(
-    "name, form", [("a.csv", "csv"), ("a.b.jsonl", "jsonl"), ("csv", "text"), ("x-test.gz", "text")]
+    "name, form",
+    [
+        ("a.csv", "csv"),
+        ("a.b.jsonl", "jsonl"),
+        ("csv", "text"),
+        ("x-test.gz", "text"),
+        ("U.CSV", "csv"),
+        ("a.tsv.GZ", "tsv"),
+    ],
 )
 def test_the_ending_says_the_format(name, form):
     assert inputs.form_of(Path(name)) == form

@@ -7,6 +7,7 @@ import itertools
 import json
 import math
 import random
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -202,24 +203,32 @@ def new_words(source, output):
     return sum(word not in known for word in spelled(output))
 
 
+@pytest.mark.parametrize("end", [0.0, 2.0])
 @pytest.mark.parametrize("average", [False, True])
 @pytest.mark.parametrize("conserve", [0.0, 2.0])
 @pytest.mark.parametrize("make", [lambda c: editor(conserve=c, output=SPARSE)[0], lambda c: dual(conserve=c)])
-def test_the_beam_is_exhaustive_search(average, conserve, make):
-    """A beam as wide as all prefixes finds the best of all outputs, with and without averages and penalty."""
+def test_the_beam_is_exhaustive_search(end, average, conserve, make):
+    """A beam as wide as all prefixes finds the best of all outputs, with and without averages and penalty.
+
+    Where the end is likely, it is proved.
+    """
     model, source = make(conserve), sources(1)
     with torch.no_grad():
-        model.output.weight.mul_(4)  # far from uniform
+        model.output.weight.mul_(0.5)  # else the sparse output has its mass on tokens that no output has
+        model.output.bias[[PAD, BOS, UNK]] -= 100
+        model.output.bias[EOS] += end
     found = enumerated(model, source, 2)
+    assert sum(value > -math.inf for value in found.values()) > 100
     score = {row: value / (len(row) + 1) if average else value for row, value in found.items()}
     best = max(score, key=score.get)
     wide = beam(model, source, 30 * 30, 2, average)[0]
     assert wide.best.tokens == best and math.isclose(wide.best.log_prob, found[best], rel_tol=1e-4)
     sure = exact(model, source[0], 2, 5000, average=average)
-    assert not sure.exact or sure.best.tokens == best
     assert sure.best.tokens == best  # the budget holds all prefixes
     narrow = beam(model, source, 2, 2, average)[0]
     assert not narrow.exact or narrow.best.tokens == best
+    if end:
+        assert sure.exact and wide.exact
 
 
 def test_the_penalty_is_on_words_of_neither_text():
@@ -292,6 +301,23 @@ def test_edits_and_spelling():
         "moved words keep their letters"
     )
     assert rendered("", [], [], ["new", "words"]) == "new words"
+    assert rendered("", [], [], ["(", "new", ")", ",", "a", "-", "b", "!"]) == "(new), a-b!"
+
+
+@pytest.mark.parametrize(
+    "machine, output, wanted",
+    [
+        ("He came but he left", "he came , but he left .", "He came, but he left."),
+        ("eighty three", "eighty - three", "eighty-three"),
+        ("eighty-tree", "eighty - three", "eighty-three"),
+        ("- one two", "- one - two -", "- one-two -"),
+        ("one - two", "one - six", "one - six"),
+    ],
+)
+def test_new_punctuation_is_written_as_usual(machine, output, wanted):
+    parts = [(match[0].lower(), match.span()) for match in re.finditer(r"\w+|[^\w\s]", machine)]
+    words, places = [word for word, _ in parts], [place for _, place in parts]
+    assert rendered(machine, places, words, output.split()) == wanted
 
 
 def test_changed_sentences_are_counted_as_the_shared_tasks_do():
@@ -324,6 +350,9 @@ def test_from_training_to_the_page(tmp_path, monkeypatch, capsys):
     lines = found.out.splitlines()
     assert code == 1 and len(lines) == 5 and lines[3].startswith("#ERROR line 4") and lines[4] == "KEEP me"
     assert "left as it is" in found.err
+    table = "src\tmt\tpe\n" + f"{long}\tKEEP\tx\n" * 2
+    code, found = answered(monkeypatch, capsys, table, "--format", "tsv")
+    assert code == 0 and found.out == "KEEP\nKEEP\n" and "line 2: more" in found.err and "line 3: more" in found.err
     code, found = answered(monkeypatch, capsys, "vier\tFour\n", "--json")
     known = json.loads(found.out)
     assert code == 0 and {"edits", "outputs", "proved best"} <= {*known}
@@ -336,8 +365,11 @@ def test_from_training_to_the_page(tmp_path, monkeypatch, capsys):
         free, bound = csv.DictReader(file)
     own = json.loads(Path("run/results.json").read_text())["val"]
     assert float(free["TER"]) == own["TER"] and float(bound["TER"]) != own["TER"]
+    assert cli.main(["eval", "run"]) == 0
     assert cli.main(["train", "--resume", "run", "search.conserve=50"]) == 0
-    assert json.loads(Path("run/results.json").read_text())["val"]["TER"] == float(bound["TER"]), "it is kept"
+    kept = json.loads(Path("run/results.json").read_text())
+    assert kept["val"]["TER"] == float(bound["TER"]), "it is kept"
+    assert "test" not in kept, "it was measured without the penalty"
     drawn = follow(monkeypatch, "text.seq2seq.report")
     capsys.readouterr()
     assert cli.main(["report", "run"]) == 0
@@ -450,7 +482,7 @@ def test_what_cannot_be_post_edited_is_left_as_it_is():
     machine = "FOUR  \u2603 four"  # a snowman is no word to it
     found = Found([Hypothesis((), -math.inf)], False, 0)
     plain = answer(task, machine, [BOS, EOS, EOS], found, 8, Options())
-    assert plain.lines == (machine,) and "left as it is" in plain.notes[-1]
+    assert plain.lines == (machine,) and "left as it is" in plain.own_notes[0]
     known = json.loads(answer(task, machine, [BOS, EOS, EOS], found, 8, Options(json=True)).lines[0])
     assert known["outputs"][0]["text"] == machine and {edit["edit"] for edit in known["edits"]} == {"keep"}
     assert known["left as it is"] == "no post-edit ended within search.longest=8 tokens"
@@ -491,14 +523,31 @@ def test_figures_count_what_predict_gives_where_no_output_ends(tmp_path, monkeyp
     assert figures["TER"] == figures["TER doing nothing"] < 100 and figures["chrF"] == figures["chrF doing nothing"]
     assert all(row["output"] == row["machine"] for row in found.outputs)
     assert figures["accuracy"] == sum(row["machine"] == row["wanted"] for row in found.outputs) / 6
-    assert task.validate()["TER"] == figures["TER"]
+    assert task.validate()["TER"] > figures["TER"], "a model that cannot end is not as good as doing nothing"
     (page,) = report(task.model, task.codec, pairs, settings.search, Run(tmp_path), tmp_path)
     rows = page.read_text(encoding="utf-8").split("post-edit by the model")[1:]
     assert len(rows) == 6 and all("keep" in row.split("</tr>")[0] for row in rows)
     assert not any("delete" in row.split("</tr>")[0] for row in rows)
 
 
+def test_what_has_not_ended_is_judged_as_far_as_it_is_written():
+    """Greedy search follows the likeliest token; those that did not end are as long as is allowed."""
+    _, _, task = small()
+    with torch.no_grad():
+        task.model.output.bias[EOS] = -1e4
+        task.model.output.bias[7] = 1e4
+    source = task.val.batch(range(6)).source
+    for found in beam(task.model, source, 1, 2):
+        assert not found.ended and found.begun == (7, 7)
+    with torch.no_grad():
+        task.model.output.bias[EOS] = 2e4
+    assert all(found.ended and found.best.tokens == () for found in beam(task.model, source, 1, 2))
+
+
 def test_settings_that_do_not_go_together(capsys):
     assert cli.main(["train", "ape", "oversample=3", *QUICK]) == 2
     assert "data.artificial" in capsys.readouterr().err
     assert Model().kind == "self-tied"
+    for words in (["width=30", "heads=4"], ["width=30", "heads=4", "kind=dual-source", "model.bert=minilm"]):
+        assert cli.main(["train", "ape", *words, "--run", "run"]) == 2
+        assert "model.heads must divide model.width, got 4 and 30" in capsys.readouterr().err

@@ -62,6 +62,13 @@ def test_noise_from_the_command_line(tmp_path, capsys):
     assert len(read(Data(root=root, artificial="artificial", oversample=2), "train")) == 88
     assert cli.main([*words, "--source", str(root / "train.src"), "--name", "other"]) == 2
     assert "must be parallel" in capsys.readouterr().err
+    assert cli.main([*words, "--name", ""]) == 2
+    assert "--name is the beginning of a file's name, got ''" in capsys.readouterr().err
+    assert cli.main([*words[:3], "nowhere", *words[4:]]) == 2
+    assert "--real: nowhere is not a folder" in capsys.readouterr().err
+    (root / "artificial.noise.json").write_text("{")
+    assert cli.main([*words, "--source", str(root / "test.src")]) == 2
+    assert "artificial.noise.json is damaged, it is not JSON" in capsys.readouterr().err
 
 
 def test_reading_triplets(tmp_path):
@@ -312,9 +319,11 @@ def test_noise_killed_and_run_again_gives_the_same(tmp_path, writes):
     assert cli.main([*words, "--out", "whole"]) == 0
     script = [sys.executable, "-c", KILLED, str(writes), *words, "--out", "killed"]
     assert subprocess.run(script, check=False).returncode == -signal.SIGKILL
-    sizes = [len(Path(f"killed/artificial.{part}").read_bytes()) for part in ("src", "mt", "pe")[: writes % 3 + 1]]
+    assert not any(Path(f"killed/artificial.{part}").exists() for part in ("src", "mt", "pe")), "training takes these"
+    sizes = [len(Path(f"killed/artificial.{part}.part").read_bytes()) for part in ("src", "mt", "pe")[: writes % 3 + 1]]
     assert sizes[0] > 0 and sizes[-1] < len(Path("whole/artificial.src").read_bytes())
     assert cli.main([*words, "--out", "killed"]) == 0
+    assert not [*Path("killed").glob("*.part")]
     for part in ("src", "mt", "pe"):
         name = f"artificial.{part}"
         assert Path("killed", name).read_bytes() == Path("whole", name).read_bytes()

@@ -59,10 +59,37 @@ def test_what_can_be_turned():
         ({"rate": "0"}, "may be"),
         ({"model.output.alpha": "1.5,learned"}, "model.output.alpha=learned is for training"),
         ({"model.attention.rate": "0,1", "model.output.alpha": "1,1.2,1.3"}, "must be of one length"),
+        (
+            {"model.output.mapping": "normmax", "model.output.alpha": "2,0.5"},
+            "model.output.alpha of normmax must be in",
+        ),
     ]
     for words, message in cases:
         with pytest.raises(SettingsError, match=message):
             settings_of(settings, words, dials)
+
+
+def test_where_nothing_can_be_turned_the_reason_is_said():
+    soft = changed(find("finetune").settings(), {"mapping": "sparsemax"})
+    with pytest.raises(
+        SettingsError, match=r"none: its mapping has no number that is set; .*mapping=rsoftmax model\.rate"
+    ):
+        settings_of(soft, {"model.rate": "0,0.1"}, find("finetune").recipe().dials)
+
+
+def test_other_lists_checkpoints_and_mappings_have_other_files(tmp_path):
+    def written(split, *values):
+        sweep = Sweep("accuracy", "max", "rows a second", [Turn(one, 0.5, 0.1, 1.0, {"f": 1.0}) for one in values])
+        return dial.write(sweep, split, {"rate": 0.5, "mapping": "rsoftmax"}, tmp_path)[0].name
+
+    short = [{"rate": "0"}, {"rate": "0.5"}]
+    assert written("val", *short) == "val-rate.csv"
+    assert written("val", *short, {"rate": "0.9"}) == "val-rate-2.csv"
+    assert written("val", *short) == "val-rate.csv", "the same again takes its place"
+    assert written("val-last", *short) == "val-last-rate.csv"
+    other = [{"mapping": "rsoftmax", **one} for one in short]
+    assert written("val", *other) == "val-rate-mapping=rsoftmax.csv"
+    assert len([*(tmp_path / "dial").glob("*.png")]) == 4
 
 
 def sweep_of(rows, mode="max"):

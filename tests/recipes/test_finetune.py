@@ -1,5 +1,6 @@
 """The recipe ``finetune``: what is read, what is trained, what is saved, and the zeros that were asked for."""
 
+import csv
 import gzip
 import io
 import json
@@ -147,13 +148,23 @@ def test_from_training_to_the_pages(trained, capsys, monkeypatch):
     assert "heads moved by training" in written[2].read_text() and "density before → after" in written[2].read_text()
 
     long = "good " * 200
-    said_to(monkeypatch, f"a good film\n\na bad film\n{long}\n")
+    said_to(monkeypatch, f"a good film\n\na bad film\n{long}\n{long}\n")
     assert cli.main(["predict", "run"]) == 1
     said = capsys.readouterr()
     lines = said.out.splitlines()
     assert [line.split("\t")[0] for line in (lines[0], lines[2], lines[3])] == ["1", "0", "1"]
     assert all(0.5 <= float(lines[at].split("\t")[1]) <= 1 for at in (0, 2, 3))
     assert lines[1].startswith("#ERROR line 2") and "line 4: it has 202 tokens, of which 128 are read" in said.err
+    assert "line 5: it has 202 tokens" in said.err, "every text that is cut is told"
+    said_to(monkeypatch, f"a good film\n{long}\n")
+    assert cli.main(["predict", "run", "--json"]) == 0
+    assert [json.loads(line)["cut"] for line in capsys.readouterr().out.splitlines()] == [None, 202]
+    Path("Q.TSV").write_text('id\ttext\n1\t"a good film\n2\ta bad film\n')
+    assert cli.main(["predict", "run", "--input", "Q.TSV"]) == 0
+    assert [line[0] for line in capsys.readouterr().out.splitlines()] == ["1", "0"], "its header is no text"
+    Path("q.csv").write_text('text\n"a good\nfilm"\n')
+    assert cli.main(["predict", "run", "--input", "q.csv"]) == 0
+    assert capsys.readouterr().out.count("\n") == 1
     Path("q.csv").write_text('id,text\n1,"a good, good film"\n2\n3,a bad film\n')
     assert cli.main(["predict", "run", "--input", "q.csv", "--json"]) == 1
     one, wrong, other = map(json.loads, capsys.readouterr().out.splitlines())
@@ -162,6 +173,15 @@ def test_from_training_to_the_pages(trained, capsys, monkeypatch):
     Path("q.csv").write_text("id,txt\n1,good\n")
     assert cli.main(["predict", "run", "--input", "q.csv"]) == 1
     assert "no column is called 'text'; did you mean txt?" in capsys.readouterr().out
+
+
+def test_the_dial_goes_to_softmax(trained, capsys, monkeypatch):
+    monkeypatch.setattr(dial, "ROUNDS", 1)
+    shutil.copytree(trained, "run")
+    assert cli.main(["eval", "run", "--split", "val", "mapping=softmax,sparsemax"]) == 0, capsys.readouterr().err
+    with next(Path("run/dial").glob("*.csv")).open(encoding="utf-8") as file:
+        soft, sparse = (float(row["zeros of the mapping"]) for row in csv.DictReader(file))
+    assert soft == 0 < sparse
 
 
 def test_the_saved_folder_says_what_the_run_says(trained):
@@ -317,6 +337,26 @@ def test_pairs_by_tabs_and_by_commas_are_the_same(tmp_path):
         data.load(dev, "test")
 
 
+@pytest.mark.parametrize(
+    "hidden, message",
+    [("id\tone\t#2 String\n0\ta\tb\n", "'gold'"), ("id\tone\t#2 String\tgold\n0\ta\tb\t-1\n", "the label '-1'")],
+)
+def test_hidden_labels_of_test_say_what_to_set(hidden, message, tmp_path, capsys):
+    root = write_pairs(tmp_path / "pairs")
+    (root / "test.tsv").write_text(hidden)
+    words = [*TINY, f"data.root={root}", "text=one,#2 String", "label=gold", "--run", "run"]
+    assert cli.main(["train", "finetune", *words]) == 2
+    said = capsys.readouterr().err
+    assert "test.tsv, line" in said and message in said and "set data.dev_is_test=true" in said
+
+
+def test_a_column_that_is_there_twice_is_refused(tmp_path):
+    for ending, mark in ((".csv", ","), (".tsv", "\t")):
+        (path := tmp_path / f"train{ending}").write_text(f"text{mark}label{mark}text\na{mark}1{mark}b\n")
+        with pytest.raises(DataError, match="line 1: the column 'text' is there twice"):
+            data.read(path, Data(root=tmp_path))
+
+
 def test_pairs_are_trained_on_and_answered(tmp_path, capsys, monkeypatch):
     root = write_pairs(tmp_path / "data")
     words = [*TINY, *QUICK, f"data.root={root}", "data.text=one,#2 String", "data.label=gold"]
@@ -347,6 +387,10 @@ def test_numbers_are_learned_and_said(tmp_path, capsys, monkeypatch):
     assert cli.main(["predict", "run"]) == 0
     good, bad = map(float, capsys.readouterr().out.split())
     assert good > 1 > bad
+    said_to(monkeypatch, "a good film\n")
+    assert cli.main(["predict", "run", "--probabilities"]) == 2
+    said = capsys.readouterr()
+    assert "data.kind=numbers" in said.err and not said.out
     (root / "test.csv").write_text("score,text\n1,x\nmuch,y\n")
     assert cli.main(["eval", "run", "--changed-data"]) == 2
     assert "test.csv, line 3: a number belongs there" in capsys.readouterr().err

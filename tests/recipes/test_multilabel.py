@@ -19,6 +19,7 @@ from sklearn.metrics import f1_score
 
 from parsimax import losses, sparsemax
 from parsimax.recipes.multilabel import data, layers
+from parsimax.recipes.multilabel import recipe as recipe_module
 from parsimax.recipes.multilabel.settings import Data, Layer, Model
 
 LAYERS = Layer.__args__
@@ -82,7 +83,12 @@ def test_rows_are_held_out_once():
         (lambda t: t.replace("3,green", "?,green"), "line 13: one is missing"),
         (lambda t: t.replace("3,green", "nan,green"), "line 13: one must be a number of float32, got nan"),
         (lambda t: t.replace("3,green", "1e40,green"), "line 13: one must be a number of float32, got 1e+40"),
-        (lambda t: t.replace("attribute a", "attribute A"), "x.xml: no column is called 'a'"),
+        (
+            lambda t: t.replace("attribute a", "attribute A"),
+            "x.xml, line 1: x-train.arff does not have this label: no column is called 'a'",
+        ),
+        (lambda t: t.replace("@attribute c numeric", "@attribute o string"), "line 6: o is of type STRING"),
+        (lambda t: t.replace("@attribute two real", "  @Attribute two string"), "line 7: two is of type STRING"),
         (lambda t: t.partition("1,red")[0], "has no rows"),
         (lambda t: t.partition("1,red")[0] + SPARSE + "3,green,0,1,1,4", "line 15: the rows before it are sparse"),
         (lambda t: t + "{0 1}", "line 17: the rows before it are dense, this one is sparse"),
@@ -107,7 +113,11 @@ def test_malformed_arff_is_named_with_its_line(change, message, capsys):
         ("<labels/>", "x.xml has no <label"),
         ('<labels><label name="a"/><label name="a"/></labels>', "the label 'a' twice"),
         ('<labels><label name="a"/><label/></labels>', "a label without a name"),
-        ('<labels><label name="colour"/></labels>', "no column is called 'colour'"),
+        (
+            '<labels>\n<label name="a"/>\n<label name="colour"/></labels>',
+            "x.xml, line 3: x-train.arff does not have this",
+        ),
+        ("<labels>\n\n<label name='a&amp;b'/></labels>", "x.xml, line 3: x-train.arff does not have this"),
     ],
 )
 def test_a_bad_label_list_is_named(xml, message, capsys):
@@ -132,7 +142,7 @@ def write_tables(folder):
 @pytest.mark.parametrize(
     "line, words, message",
     [
-        ("x,up,y", ["labels=up,down"], "train.csv: no column is called 'down'"),
+        ("x,up,y", ["labels=up,down"], "train.csv, line 1: no column is called 'down'"),
         (None, ["labels=upp"], "did you mean up?"),
         (None, [], "say which columns are labels"),
         (None, ["labels=up,down,x,y"], "has no column that is not a label"),
@@ -232,6 +242,23 @@ def test_every_layer_trains_and_gives_labels(layer, capsys):
         assert all({*one["possible"]} == {*one["labels"]} for one in outputs)
 
 
+@pytest.mark.parametrize("layer", LAYERS)
+def test_a_batch_without_labels_is_no_error(layer):
+    torch.manual_seed(0)
+    made = layers.LabelLayer(Model(layer=layer), 4, 3)
+    hidden, wanted = torch.randn(5, 4), torch.rand(5, 3) < 0.5
+    assert wanted.any()
+    without = torch.cat([wanted, torch.zeros(2, 3, dtype=torch.bool)])
+    empty = made.loss(hidden, torch.zeros(5, 3, dtype=torch.bool))
+    assert empty.isfinite()
+    empty.backward()
+    assert made.linear.weight.grad.isfinite().all()
+    if layer not in ("sigmoid", "rsoftmax-predicted"):
+        assert empty == 0
+        same = made.loss(torch.cat([hidden, torch.randn(2, 4)]), without)
+        torch.testing.assert_close(same, made.loss(hidden, wanted))
+
+
 def test_predicted_counts_are_the_number_of_labels():
     torch.manual_seed(0)
     layer = layers.LabelLayer(Model(layer="rsoftmax-predicted"), 6, 7)
@@ -290,12 +317,14 @@ def test_from_training_to_predictions_and_report(capsys, monkeypatch):
     assert cli.main(["eval", "run"]) == 0
     assert json.loads(Path("run/results.json").read_text())["test"]["micro F1"] > 0.9
     capsys.readouterr()
-    lines = "3 -3\n-3,3\n3\nx 1\n1e39 0\n\n2\t2\n"
+    lines = "3 -3\n-3,3\n3\nx 1\n1e39 0\n\n2\t2\n1,,2\nnan 1\n1 , 2\n"
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(lines.encode())))
     assert cli.main(["predict", "run"]) == 1
     said = capsys.readouterr().out.splitlines()
     assert [said[0], said[1], said[6]] == ["up\tdown", "", "up"]
     assert [line.partition(":")[0] for line in said[2:6]] == [f"#ERROR line {number}" for number in (3, 4, 5, 6)]
+    assert said[7] == "#ERROR line 8: a row is 2 numbers, got '1,,2'" and said[8] == "#ERROR line 9: a number is NaN"
+    assert not said[9].startswith("#ERROR")
     Path("a.csv").write_text("other,y,x\n0,-3,3\n0,1\n0,3,-3\n")
     assert cli.main(["predict", "run", "--input", "a.csv", "--json"]) == 1
     said = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
@@ -318,6 +347,19 @@ def test_from_training_to_predictions_and_report(capsys, monkeypatch):
     assert "names.json is damaged" in capsys.readouterr().err
 
 
+def test_the_pace_is_that_of_many_passes(monkeypatch):
+    from parsimax.recipes import find
+    from parsimax.recipes.kit.settings import changed
+
+    recipe = find("multilabel").recipe()
+    settings = changed(find("multilabel").settings(), {"data.rows": "60", "model.width": "8"})
+    rows, passes = data.load(settings.data, "val"), []
+    task = recipe_module._task(settings, rows, rows)
+    task.register_forward_hook(lambda *given: passes.append(1))
+    found = recipe.evaluate(task, settings, "val", lambda text: None).figures
+    assert len(passes) > 1 and found["rows a second"] <= len(passes) * 12 / 0.2
+
+
 def test_images_by_convolutions(capsys):
     words = [*TINY, "net=conv", "data.classes=6", "data.rows=60"]
     assert cli.main(["train", "multilabel", *words, "shape=3,2,2", "--run", "run"]) == 0, capsys.readouterr().err
@@ -329,6 +371,13 @@ def test_images_by_convolutions(capsys):
 
 
 def test_settings_that_cannot_be_meant(capsys):
+    Path("t").mkdir()
+    assert cli.main(["train", "multilabel", *TINY, "data.root=t", "data.labels=up,up"]) == 2
+    assert "data.labels names a column twice: up,up" in capsys.readouterr().err
+    mulan("m", DENSE)
+    assert cli.main(["train", "multilabel", *TINY, "data.root=m", "data.labels=nonsense,xx", "--run", "r"]) == 2
+    said = capsys.readouterr().err
+    assert "leave it out" in said and "has its labels in" in said and not Path("r").exists()
     for words, message in (
         (["data.classes=3", "average=4"], "data.average=4 labels a row of data.classes=3"),
         (["labels=a"], "give their folder too"),

@@ -353,7 +353,7 @@ def test_data_that_changed_are_named(tmp_path, capsys):
     with open("moved/bb-dev", "a") as file:
         file.write("\nneu\tneues\tN;PL")
     capsys.readouterr()
-    for arguments in (["train", "--resume", "run", "steps=7"], ["eval", "run", "--split", "val"]):
+    for arguments in (["train", "--resume", "run", "steps=7"], ["eval", "run", "--split", "val"], ["report", "run"]):
         assert cli.main(arguments) == 2
         said = capsys.readouterr().err
         assert "changed since the run began" in said and "moved/bb-dev" in said and "--changed-data" in said

@@ -234,6 +234,20 @@ def test_a_training_that_was_quicker_keeps_its_settings(tmp_path, monkeypatch):
     assert (folder / "config.yaml").read_text() == "of the first"
 
 
+def test_figures_of_other_weights_are_dropped(run, capsys):
+    """Those of test are measured by hand, and would stay when training goes on."""
+    assert cli.main(["eval", "run", "--split", "test"]) == 0
+    before = run.read_results()
+    assert cli.main(["train", "--resume", "run", "tensorboard=false"]) == 0
+    assert run.read_results().keys() == before.keys(), "nothing was trained"
+    run.best.unlink()
+    run.previous.replace(run.last)
+    capsys.readouterr()
+    assert cli.main(["train", "--resume", "run"]) == 0
+    assert "figures of test are dropped" in capsys.readouterr().out
+    assert run.read_results().keys() == before.keys() - {"test"}
+
+
 def test_one_writer(run, capsys):
     with durable.only_writer(run.folder):
         assert cli.main(["train", "--resume", "run", "steps=16"]) == 2
@@ -386,7 +400,7 @@ def test_a_name_is_changed_only_after_its_content_is_synced(tmp_path, monkeypatc
 
 
 def test_a_run_that_was_killed_at_its_birth_can_be_begun(whole, tmp_path):
-    for left in ([], ["config.yaml"], ["config.yaml", ".lock", ".run.json.7.part"]):
+    for left in ([], ["run.json"], ["run.json", ".lock", ".config.yaml.7.part"]):
         folder = tmp_path / f"run{len(left)}"
         folder.mkdir()
         for name in left:
@@ -394,6 +408,30 @@ def test_a_run_that_was_killed_at_its_birth_can_be_begun(whole, tmp_path):
         assert runs.create("digits", find("digits").settings(), folder).recipe == "digits"
     with pytest.raises(SettingsError, match="not overwritten"):
         runs.create("digits", None, whole)
+
+
+def test_settings_of_a_user_are_not_overwritten_by_a_run_beside_them(tmp_path, capsys):
+    own = tmp_path / "mine" / "config.yaml"
+    own.parent.mkdir()
+    own.write_text("train: {steps: 4}\n")
+    assert cli.main(["train", "digits", "--config", str(own), "--run", str(own.parent)]) == 2
+    said = capsys.readouterr().err
+    assert "mine exists and is not overwritten; name another folder" in said and "--resume" not in said
+    assert own.read_text() == "train: {steps: 4}\n" and [*own.parent.iterdir()] == [own]
+
+
+def test_a_folder_that_was_there_stays_when_the_start_fails(tmp_path, monkeypatch):
+    def broken(self, settings, run):
+        (run.folder / "half").mkdir()
+        raise IndexError("no such thing")
+
+    monkeypatch.setattr(type(find("digits").recipe()), "start", broken)
+    for folder, there in ((tmp_path / "old", True), (tmp_path / "new", False)):
+        if there:
+            folder.mkdir()
+        with pytest.raises(IndexError):
+            cli.main(["train", "digits", "--run", str(folder)])
+        assert folder.exists() == there and not (there and [*folder.iterdir()])
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

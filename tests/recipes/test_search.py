@@ -284,6 +284,18 @@ def test_exact_search_puts_the_best_in_front_of_the_beams_outputs():
     assert better > 0
 
 
+def test_exact_search_that_is_asked_for_has_a_budget():
+    """A run may spare its evaluations the search, by a budget of 0."""
+    source, searched = torch.tensor([5, 6, EOS]), 0
+    for seed in range(5):
+        model = sharpened(transformer(CHOICES["entmax"], size=9), seed, 1.0, 1.0)
+        (found,) = beam(model, source.unsqueeze(0), 1, 5)
+        if not found.exact:
+            searched += 1
+            assert surely(model, source, Search(longest=5, exact_budget=0), found).opened > found.opened
+    assert searched
+
+
 def test_a_search_that_ends_nowhere_is_no_empty_output():
     model = sharpened(lstm(CHOICES["entmax"], size=9), 0, end=-100.0)
     (found,) = beam(model, torch.tensor([[5, 6, EOS]]), 2, 3)

@@ -61,6 +61,7 @@ def train(name: str, words: Sequence[str], config: str | None, folder: Path | No
     settings = changed(settings, words_of(words))
     settings.check()
     need(entry)
+    made = folder is None or not folder.exists()
     if (given := os.environ.get(SHARED_RUN)) and not _first():
         run = runs.Run(Path(given))  # another process of the same training: the first one made the folder
     else:
@@ -70,7 +71,7 @@ def train(name: str, words: Sequence[str], config: str | None, folder: Path | No
         try:
             task = _begun(entry, settings, run)
         except Exception:
-            shutil.rmtree(run.folder)  # nothing was trained: leave no empty run behind
+            runs.remove(run, made)  # nothing was trained: leave no empty run behind
             raise
         _fit(entry, settings, run, task, resume=False)
 
@@ -98,6 +99,8 @@ def resume(folder: Path, words: Sequence[str], changed_data: bool) -> None:
     with _writing(run):
         if settings != before and _first():
             runs.write(run.config, to_yaml(settings))
+            if any(flat(before)[key] != value for key, value in flat(settings).items() if _answers(key)):
+                _drop_results(run)
         if checkpoints.newest(run) is None:
             print(f"{folder} has no checkpoint yet: it begins again", flush=True)
             task = _begun(entry, settings, run)
@@ -139,7 +142,7 @@ def turn(folder: Path, split: str, checkpoint: str, changed_data: bool, words: S
         own.check()
     provenance.check(recipe, settings, run, (split,), changed_data)
     sweep = dial.sweep(recipe, places, split, lambda own: weighted(run, entry, own, checkpoint, turned=True), progress)
-    written = dial.write(sweep, split, flat(settings), folder)
+    written = dial.write(sweep, split if checkpoint == "best" else f"{split}-{checkpoint}", flat(settings), folder)
     print(f"{folder}, {split}, {checkpoint} checkpoint")
     print_table(dial.table(sweep))
     for line in (*dial.spoken(sweep, tolerance), *written):
@@ -167,9 +170,12 @@ def predict(folder: Path, checkpoint: str, source: Path | None, form: str | None
     return int(failed > 0)
 
 
-def report(folder: Path, out: Path | None, checkpoint: str) -> None:
+def report(folder: Path, out: Path | None, checkpoint: str, changed_data: bool) -> None:
+    from .kit import provenance
+
     run, entry, settings, task = restored(folder, checkpoint)
     settings.check()
+    provenance.check(entry.recipe(), settings, run, ("val",), changed_data)
     for path in entry.recipe().report(task, settings, run, out or folder / "report"):
         print(path)
 
@@ -219,10 +225,28 @@ def _begun(entry: Entry, settings: Any, run: runs.Run) -> Any:
     return task
 
 
+def _weights_of(run: runs.Run) -> str | None:
+    from .kit.provenance import digest
+
+    return digest(run.best) if run.best.exists() else None
+
+
+def _answers(key: str) -> bool:
+    """Whether the answers of a trained run depend on a setting, and not only its training or the place of its data."""
+    return not key.startswith("train.") and key != "data.root"
+
+
+def _drop_results(run: runs.Run) -> None:
+    """Figures of the validation data are measured again after the training; the others would stay as they were."""
+    if gone := run.drop_results(keep="val"):
+        print(f"figures of {', '.join(gone)} are dropped, the run answers otherwise now: parsimax eval {run.folder}")
+
+
 def _fit(entry: Entry, settings: Any, run: runs.Run, task: Any, resume: bool) -> None:
     from .kit.training import fit, restore
 
     recipe = entry.recipe()
+    before = _weights_of(run)
     try:
         fit(task, run, resume)
     except KeyboardInterrupt:
@@ -231,6 +255,8 @@ def _fit(entry: Entry, settings: Any, run: runs.Run, task: Any, resume: bool) ->
         raise
     if not _first():
         return
+    if _weights_of(run) != before:
+        _drop_results(run)
     best = restore(recipe.reopen(settings, run, data=False), run.best)
     figures = recipe.evaluate(best, settings, "val", progress).figures
     figures |= {**recipe.speed(task, settings), **task.pace()}

@@ -22,7 +22,7 @@ def unread(machine: str, most: int, options: Options) -> Answer:
     reason = f"more than the {most} tokens of a text that the model reads"
     known = {"proved best": False, "outputs": [{"text": machine}], "edits": [], LEFT: reason}
     plain = f"1\t0\t-\t{machine}" if options.nbest else machine
-    return Answer((json.dumps(known, ensure_ascii=False) if options.json else plain,), (_left(reason),))
+    return Answer((json.dumps(known, ensure_ascii=False) if options.json else plain,), own_notes=(_left(reason),))
 
 
 def _left(reason: str) -> str:
@@ -34,13 +34,13 @@ def answer(task: PostEditing, machine: str, row: list[int], found: Found, longes
     codec = task.codec
     assert isinstance(codec, WordPieces)
     unknown = dict.fromkeys(codec.unseen(machine))
-    notes: tuple[str, ...] = tuple(
+    notes = tuple(
         f"{piece!r} is no word to the BERT, and a post-edit that keeps it cannot be written" for piece in unknown
     )
     reason = None if found.ended else f"no post-edit ended within search.longest={longest} tokens"
     if reason is not None:
         found = replace(found, hypotheses=[replace(found.best, tokens=tuple(codec.target(machine)))])
-        notes += (_left(reason),)
+    own = () if reason is None else (_left(reason),)
     parts = codec.words(machine)
     words, places = [word for word, _ in parts], [place for _, place in parts]
 
@@ -49,11 +49,11 @@ def answer(task: PostEditing, machine: str, row: list[int], found: Found, longes
 
     said = tuple(lines(task, row, found, options, spelled))
     if not options.json:
-        return Answer(said, notes)
+        return Answer(said, notes, own)
     made = edits(words, codec.text(found.best.tokens).split() if found.ended else words)
     known: dict[str, Any] = {
         **json.loads(said[0]),
         "edits": [{"edit": one.kind, "old": one.old, "new": one.new, "at": one.at, "to": one.to} for one in made],
         LEFT: reason,
     }
-    return Answer((json.dumps(known, ensure_ascii=False),), notes)
+    return Answer((json.dumps(known, ensure_ascii=False),), notes, own)

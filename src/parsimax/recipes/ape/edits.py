@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+HYPHEN, CLOSING, OPENING = "-", (*",.;:!?%)]}…",), (*"([{",)  # which have no space beside, before or after them
 Kind = Literal["keep", "replace", "insert", "delete", "shift"]
 
 
@@ -58,21 +59,35 @@ def _with_shifts(found: list[Edit]) -> list[Edit]:
 def rendered(machine: str, places: Sequence[tuple[int, int]], words: Sequence[str], output: Sequence[str]) -> str:
     """The output as a text: words that the machine had keep their letters, and if they stay the space before them.
 
+    New punctuation is close to its word as it is usually written.
+
     Args:
         machine: the machine output as it was written.
         places: where in it each of its words stands.
         words: those words as the model knows them, such as in lower case.
         output: the words of the post-edit.
     """
-    text = ""
+
+    def was_close(index: int) -> bool:
+        return index > 0 and places[index - 1][1] == places[index][0]
+
+    pieces: list[tuple[str, bool | None]] = []  # whether each is close to the one before; None where it is not known
     for edit in edits(words, output):
         if edit.kind == "keep":
-            for index in range(edit.at, edit.at + len(edit.old)):
-                start, end = places[index]
-                close = index > 0 and places[index - 1][1] == start and text
-                text += ("" if close or not text else " ") + machine[start:end]
-        else:
-            moved = places[edit.at : edit.at + len(edit.old)] if edit.kind == "shift" else ()
-            for word in [machine[start:end] for start, end in moved] or edit.new:
-                text += (" " if text else "") + word
+            kept = range(edit.at, edit.at + len(edit.old))
+            pieces += [(machine[slice(*places[index])], was_close(index)) for index in kept]
+            continue
+        moved = places[edit.at : edit.at + len(edit.old)] if edit.kind == "shift" else ()
+        new: list[tuple[str, bool | None]] = [(word, None) for word in edit.new]
+        if edit.kind == "replace" and was_close(edit.at) and (edit.old[0] + edit.new[0]).isalnum():
+            new[0] = (edit.new[0], True)  # a word for another one
+        pieces += [(machine[start:end], None) for start, end in moved] or new
+    text, hyphen = "", False
+    for at, (word, close) in enumerate(pieces):
+        after = hyphen  # a new one between two words
+        hyphen = close is None and word == HYPHEN and 0 < at < len(pieces) - 1
+        hyphen = hyphen and text[-1].isalnum() and pieces[at + 1][0][0].isalnum()
+        if close is None:
+            close = hyphen or word in CLOSING or text[-1:] in OPENING
+        text += word if not text or close or after else f" {word}"
     return text

@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from ..kit.durable import write
+from ..kit.durable import PART, write
 from ..kit.recipe import DataError
+from ..kit.runs import read_json
 from .edits import Edit, edits
 from .triplets import PARTS, Triplet
 
@@ -118,8 +119,9 @@ def write_noise(
     a function of the seed and its number.
     """
     known = Statistics.of(real)
-    files = [out / f"{name}.{part}" for part in PARTS]
-    done = _begun(files, out / f"{name}.{STATE}", {"seed": seed, "input": _digest(real, texts, sources)})
+    whole = [out / f"{name}.{part}" for part in PARTS]
+    files = [path.with_name(f"{path.name}{PART}") for path in whole]  # training would take what is there so far
+    done = _begun(whole, files, out / f"{name}.{STATE}", {"seed": seed, "input": _digest(real, texts, sources)})
     for start in range(done, len(texts), EVERY):
         rows = list(_rows(texts, sources, known, seed, range(start, min(start + EVERY, len(texts)))))
         for path, column in zip(files, zip(*rows, strict=True), strict=True):
@@ -127,6 +129,8 @@ def write_noise(
                 file.write("".join(f"{text}\n" for text in column))
         show(f"{start + len(rows)} of {len(texts)} triplets")
     show("")
+    for path, other in zip(files, whole, strict=True):
+        path.replace(other)
     return len(texts) - done
 
 
@@ -146,18 +150,24 @@ def _digest(real: Sequence[Triplet], texts: Sequence[str], sources: Sequence[str
     return found.hexdigest()
 
 
-def _begun(files: list[Path], state: Path, about: dict[str, Any]) -> int:
-    """How many whole triplets are there from a run that was stopped; what it left over is cut off."""
+def _begun(whole: list[Path], files: list[Path], state: Path, about: dict[str, Any]) -> int:
+    """How many whole triplets are in ``files`` from a run that was stopped; what it left over is cut off.
+
+    Files that have their names, ``whole``, already are begun again where they end, which may be where they are done.
+    """
     if not state.exists():
-        if there := [path for path in files if path.exists()]:
+        if there := [path for path in whole if path.exists()]:
             raise DataError(f"{there[0]} exists and is not overwritten; give another --name")
         state.parent.mkdir(parents=True, exist_ok=True)
         write(state, json.dumps(about))
         return 0
-    if json.loads(state.read_text(encoding="utf-8")) != about:
+    if read_json(state) != about:
         raise DataError(f"{state} is of other texts, triplets or another seed; give another --name")
+    for path, other in zip(whole, files, strict=True):
+        if path.exists():
+            path.replace(other)
     contents = [path.read_bytes().split(b"\n")[:-1] if path.exists() else [] for path in files]
-    whole = min(map(len, contents))
+    done = min(map(len, contents))
     for path, lines in zip(files, contents, strict=True):
-        path.write_bytes(b"".join(line + b"\n" for line in lines[:whole]))
-    return whole
+        path.write_bytes(b"".join(line + b"\n" for line in lines[:done]))
+    return done

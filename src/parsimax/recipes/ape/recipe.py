@@ -203,6 +203,11 @@ class Ape(TextRecipe[Query, Options]):
             whole = [*save({"training": curves(run, *followed), "learned": learned(run)}, folder)]
         return [*whole, *report(model, codec, pairs, settings.search, run, folder)]
 
+    def record(self, task: Any, record: Mapping[str, Any], options: Options) -> Query:
+        """By the names of a query, or by those of the columns of triplets."""
+        other = {"src": "source", "mt": "machine"}
+        return super().record(task, {other.get(name, name): record[name] for name in record} | {**record}, options)
+
     def check(self, task: Any, query: Query, options: Options) -> None:
         if not query.source.strip() and not query.machine.strip():
             raise DataError("source and machine output are both empty")

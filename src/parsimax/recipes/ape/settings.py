@@ -62,7 +62,11 @@ class Search(text.Search):
 
     beam: int = setting(8, "hypotheses a step; 1 is greedy", low=1)
     average: bool = setting(True, "compare outputs by the mean log-probability of their tokens, not by the sum")
-    exact_budget: int = setting(0, "prefixes that exact search may open for one output; 0 skips it", low=0)
+    exact_budget: int = setting(
+        0,
+        "prefixes that exact search may open for one output; 0 skips it in evaluations, predict --exact opens 2000",
+        low=0,
+    )
     conserve: float = setting(
         0.0,
         "taken off the log-probability for each word that is in neither source nor machine output",
@@ -102,6 +106,9 @@ class Settings(kit.Settings):
 
     def check(self) -> None:
         super().check()
+        own = self.model
+        if (own.bert == "tiny" or own.kind == "dual-source") and own.width % own.heads:
+            raise SettingsError(f"model.heads must divide model.width, got {own.heads} and {own.width}")
         if self.data.oversample > 1 and not self.data.artificial:
             raise SettingsError(
                 "data.oversample repeats real triplets beside artificial ones: give data.artificial too"

@@ -19,7 +19,7 @@ from .settings import Train
 
 
 def written(codec: Codec, source: str, found: Found) -> str:
-    """The post-edit as figures count it and `predict` gives it: where the search did not end, the machine output."""
+    """The post-edit as `eval` counts it and `predict` gives it: where the search did not end, the machine output."""
     return codec.text(found.best.tokens) if found.ended else codec.clean(source.partition("\t")[2])
 
 
@@ -65,7 +65,11 @@ class PostEditing(Seq2SeqTask):
 
     @torch.no_grad()
     def validate(self) -> dict[str, float]:
-        """TER of greedy post-edits of some validation triplets, and the loss per token of all."""
+        """TER of greedy post-edits of some validation triplets, and the loss per token of all.
+
+        An output that does not end counts as far as it was written: as the machine output it would make a model that
+        has not learned to end as good as doing nothing, and the best of all until a later one is better than that.
+        """
         loss = self.mean_loss()
         sizes = self.val.sizes
         chosen = spread(len(sizes), self.judged)
@@ -74,7 +78,6 @@ class PostEditing(Seq2SeqTask):
             indices = [chosen[place] for place in places]
             source = self.val.batch(indices).source.to(self.device)
             for index, found in zip(indices, beam(self.answering, source, 1, self.longest), strict=True):
-                source_text, right = self.val.texts[index]
-                outputs.append(written(self.codec, source_text, found))
-                wanted.append(self.codec.clean(right))
+                outputs.append(self.codec.text(found.best.tokens if found.ended else found.begun))
+                wanted.append(self.codec.clean(self.val.texts[index][1]))
         return {"TER": ter(outputs, wanted), "loss": loss}

@@ -28,8 +28,12 @@ def _noise(options: argparse.Namespace) -> int:
     from .settings import Data
     from .triplets import read
 
-    if Path(options.name).name != options.name:
+    if not options.name or Path(options.name).name != options.name:
         raise DataError(f"--name is the beginning of a file's name, got {options.name!r}")
+    if not options.real.is_dir():
+        raise DataError(
+            f"--real: {options.real} is not a folder; it holds real triplets, train.src, train.mt and train.pe"
+        )
     texts = files.lines(options.target)
     sources = files.lines(options.source) if options.source else None
     if sources is not None and len(sources) != len(texts):

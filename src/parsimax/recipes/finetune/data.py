@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from ..kit.inputs import shortened
+from ..kit.inputs import shortened, twice
 from ..kit.recipe import DataError
 from ..kit.settings import unknown
 from ..text.files import WORDS, held_out, lines, of_split
@@ -108,6 +108,8 @@ def _of_table(path: Path, data: Data) -> Iterator[tuple[Sequence[str], str, str]
     reader = csv.reader(text, delimiter="\t", quoting=csv.QUOTE_NONE) if tabs else csv.reader(text)
     try:
         header = next(reader)
+        if (repeated := twice(header)) is not None:
+            raise DataError(f"{path}, line 1: the column {repeated!r} is there twice; leave one of them")
         for name, key in (*((one, "data.text") for one in data.text), (data.label, "data.label")):
             if name not in header:
                 raise DataError(f"{path}, line 1: {unknown(name, header, 'column')}; set {key} to the one you mean")

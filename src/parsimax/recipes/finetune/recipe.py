@@ -16,13 +16,13 @@ from ...huggingface import desparsify
 from ..kit.beside import step_ratio
 from ..kit.recipe import Answer, DataError, Evaluation, Recipe
 from ..kit.runs import Run
-from ..kit.settings import unknown
+from ..kit.settings import SettingsError, unknown
 from . import data, encoder, figures
 from .data import Example
 from .encoder import Encoder
 from .model import Examples, FineTuning, Tokens
 from .report import report
-from .settings import Options, Settings
+from .settings import Data, Options, Settings
 
 SHOWN = 12  # examples on a page
 
@@ -40,9 +40,7 @@ class FineTune(Recipe[Settings, FineTuning, Query, Options]):
     def start(self, settings: Settings, run: Run) -> FineTuning:
         train, val = (data.load(settings.data, split) for split in ("train", "val"))
         classes = data.classes_of(train) if settings.data.kind == "classes" else []
-        test = data.load_if_there(settings.data, "test")  # what is wrong there is said before the training
-        for one in test if classes else ():
-            data.class_of(one, classes)
+        _check_test(settings.data, classes)
         begun = encoder.start(settings, [text for one in train for text in one.texts], classes)
         config = copy.deepcopy(begun.model.config)
         task = self._task(settings, begun, classes, train, val, settings.train.steps)
@@ -135,6 +133,10 @@ class FineTune(Recipe[Settings, FineTuning, Query, Options]):
         return super().record(task, {"texts": [record[name] for name in task.columns]}, options)
 
     def check(self, task: FineTuning, query: Query, options: Options) -> None:
+        if options.probabilities and not task.classes:
+            raise SettingsError(
+                "--probabilities: this run says numbers (data.kind=numbers), which have none; leave it out"
+            )
         if not all(text.strip() for text in query.texts):
             raise DataError("a text is empty")
 
@@ -143,8 +145,10 @@ class FineTune(Recipe[Settings, FineTuning, Query, Options]):
         tokens = Tokens([query.texts for query in queries], task.tokenizer, most)
         answers = []
         for at, row in enumerate(task.eval().said(tokens)):
-            cut = f"it has {tokens.lengths[at]} tokens, of which {most} are read"
-            answers.append(Answer((line(known(task, row), options),), (cut,) if at in tokens.long else ()))
+            cut = tokens.lengths[at] if at in tokens.long else None
+            notes = () if cut is None else (f"it has {cut} tokens, of which {most} are read",)
+            found = {**known(task, row), "cut": cut}
+            answers.append(Answer((line(found, options),), own_notes=notes))
         return answers
 
     def report(self, task: FineTuning, settings: Settings, run: Run, folder: Path) -> list[Path]:
@@ -161,6 +165,17 @@ class FineTune(Recipe[Settings, FineTuning, Query, Options]):
 
 def _load(settings: Settings, split: str) -> list[Example]:
     return data.load(settings.data, split)
+
+
+def _check_test(own: Data, classes: list[str]) -> None:
+    """What is wrong with the test data is said before the training."""
+    try:
+        for one in data.load_if_there(own, "test"):
+            if classes:
+                data.class_of(one, classes)
+    except DataError as error:
+        hint = "" if own.dev_is_test else "; if test has no labels, as in GLUE, set data.dev_is_test=true"
+        raise DataError(f"{error}{hint}") from None
 
 
 def _cut(examples: Examples, most: int) -> str:

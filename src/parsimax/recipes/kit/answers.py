@@ -53,14 +53,14 @@ def answers(
     groups: Iterator[list[bytes]],
     form: inputs.Form,
 ) -> Iterator[Answer]:
-    """An answer for each line, in order. A note comes with the first that has it."""
+    """An answer for each line, or row of CSV, in order. Notes come with the first that has them, own notes always."""
     read: Callable[[bytes], Any] = inputs.reader(
         form,
         lambda record: recipe.record(task, record, options),
         lambda line: recipe.read(task, line, options),
     )
     told: set[str] = set()
-    for group in inputs.numbered(groups):
+    for group in inputs.numbered(groups, form):
         found: dict[int, Answer] = {}
         good: dict[int, Any] = {}
         for number, line in group:
@@ -73,9 +73,10 @@ def answers(
                 found[number] = _marked(number, error, options)
         found |= _answered(recipe, task, settings, options, good)
         for number in sorted(found):
-            notes = tuple(f"line {number}: {note}" for note in found[number].notes if note not in told)
-            told.update(found[number].notes)
-            yield replace(found[number], notes=notes)
+            one = found[number]
+            notes = [*one.own_notes, *(note for note in one.notes if note not in told)]
+            told.update(one.notes)
+            yield replace(one, notes=tuple(f"line {number}: {note}" for note in notes))
 
 
 def _answered(

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
 from decimal import Decimal, InvalidOperation
+from itertools import count
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -56,8 +57,8 @@ def listed(text: str) -> list[str]:
                 raise ValueError
         except (InvalidOperation, IndexError, ValueError):
             raise SettingsError(f"{text!r}: … stands between two numbers and a last one, as in 0,0.1,…,0.9") from None
-        count = math.ceil(more / step)
-        values += [f"{(second + number * step).normalize():f}" for number in range(1, count)]
+        steps = math.ceil(more / step)
+        values += [f"{(second + number * step).normalize():f}" for number in range(1, steps)]
     if "" in values:
         raise SettingsError(f"{text!r} has an empty value")
     return values
@@ -83,10 +84,30 @@ def settings_of(settings: S, words: Mapping[str, str], dials: Any) -> list[tuple
         made = changed(settings, values)
         allowed = [*dials(made), *(f"{prefix}mapping" for prefix, _ in choices(made))]
         if wrong := [key for key in values if key not in allowed]:
-            has = ", ".join(dials(made)) or "none: what is predicted cannot be set"
+            has = ", ".join(dials(made)) or f"none: {_no_number(made)}"
             raise SettingsError(f"{wrong[0]} is no number of this run's mapping; eval can turn {has}")
+        _check_domains(made)
         turns.append((values, made))
     return turns
+
+
+def _no_number(settings: Any) -> str:
+    prefix = next((prefix for prefix, _ in choices(settings)), None)
+    reason = "its mapping has no number that is set"
+    return (
+        reason if prefix is None else f"{reason}; another one has, as in {prefix}mapping=rsoftmax {prefix}rate=0.1,0.2"
+    )
+
+
+def _check_domains(settings: Any) -> None:
+    """SettingsError for a number that its mapping does not take, before anything is measured."""
+    for prefix, choice in choices(settings):
+        setting = choice.entry.setting
+        for name, value in choice.own().items():
+            if setting is not None and value != LEARNED and value not in setting.domain:
+                raise SettingsError(
+                    f"{prefix}{name} of {choice.mapping} must be in {setting.domain}, got {shown(value)}"
+                )
 
 
 @dataclass(frozen=True)
@@ -161,8 +182,8 @@ def sweep(
     """
     turns: dict[int, Turn] = {}
     began, pace, task = time.perf_counter(), "", None
-    for count in range(ROUNDS):
-        if count and time.perf_counter() - began > ENOUGH:
+    for number in range(ROUNDS):
+        if number and time.perf_counter() - began > ENOUGH:
             break
         for at, (values, settings) in enumerate(places):
             show(f"{', '.join(f'{key}={value}' for key, value in values.items())}: {at + 1} of {len(places)}")
@@ -191,10 +212,13 @@ def _cell(value: float | None) -> str:
 
 
 def write(sweep: Sweep, split: str, trained: Mapping[str, Any], folder: Path) -> list[Path]:
-    """``SPLIT-KEY.csv`` with all figures and ``SPLIT-KEY.png``, in ``dial`` of the run's folder."""
+    """``SPLIT-KEY.csv`` with all figures and ``SPLIT-KEY.png``, in ``dial`` of the run's folder.
+
+    Keys with one value stand in the name with it; other values of the same keys get the next number.
+    """
     durable.folder(folder / FOLDER)
-    name = f"{split}-{'+'.join(sweep.moving())}"
     keys, figures = [*sweep.turns[0].values], [*dict.fromkeys(key for turn in sweep.turns for key in turn.figures)]
+    name = _name(sweep, split, folder / FOLDER)
     text = io.StringIO(newline="")
     writer = csv.writer(text)
     writer.writerow([*keys, "zeros of the mapping", *figures])
@@ -205,6 +229,22 @@ def write(sweep: Sweep, split: str, trained: Mapping[str, Any], folder: Path) ->
     path = folder / FOLDER / f"{name}.csv"
     durable.replace(path, text.getvalue().encode())
     return [path, *save({name: picture(sweep, trained)}, folder / FOLDER)]
+
+
+def _name(sweep: Sweep, split: str, folder: Path) -> str:
+    moving = sweep.moving()
+    fixed = [f"-{key}={value}" for key, value in sweep.turns[0].values.items() if key not in moving]
+    first = f"{split}-{'+'.join(moving)}{''.join(fixed)}"
+    names = (first if number == 1 else f"{first}-{number}" for number in count(1))
+    return next(name for name in names if _same(folder / f"{name}.csv", [turn.values for turn in sweep.turns]))
+
+
+def _same(path: Path, values: list[dict[str, str]]) -> bool:
+    """Whether a file is of these values, or is yet to be written."""
+    if not path.exists():
+        return True
+    with path.open(encoding="utf-8", newline="") as file:
+        return [{key: row.get(key) for key in values[0]} for row in csv.DictReader(file)] == values
 
 
 def _plain(value: Any) -> Any:

@@ -1,4 +1,4 @@
-"""What predictions read: lines of text, CSV with a header or JSON lines, each into the typed query of a recipe."""
+"""What predictions read: lines of text, CSV or TSV with a header, JSON lines, each into the typed query of a recipe."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import csv
 import gzip
 import json
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Any, Generic, Literal, TypeVar, get_type_hints
@@ -15,9 +15,10 @@ from .recipe import DataError
 from .settings import as_kind, kind_text, unknown
 
 Q = TypeVar("Q")
-Form = Literal["text", "csv", "jsonl"]
+Form = Literal["text", "csv", "tsv", "jsonl"]
 FORMS: dict[str, Form] = {
     ".csv": "csv",
+    ".tsv": "tsv",
     ".jsonl": "jsonl",
     ".ndjson": "jsonl",
 }  # by the ending of a file; all others are text
@@ -25,14 +26,14 @@ FORMS: dict[str, Form] = {
 
 def form_of(path: Path | None) -> Form:
     """The format of a file by its name, gzipped or not; text for the standard input."""
-    name = "" if path is None else path.name.removesuffix(".gz")
+    name = "" if path is None else path.name.lower().removesuffix(".gz")
     return FORMS.get(Path(name).suffix, "text")
 
 
 def lines_of(path: Path) -> Iterator[bytes]:
     """The lines of a file, unpacked if it is gzipped; RuntimeError names it where it cannot be read."""
     try:
-        with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as file:
+        with gzip.open(path, "rb") if path.suffix.lower() == ".gz" else path.open("rb") as file:
             yield from file
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise RuntimeError(f"cannot read {path} to its end, it is damaged or cut off: {error}") from None
@@ -56,6 +57,11 @@ def query_of(kind: type[Q], record: Mapping[str, Any]) -> Q:
     return kind(**values)
 
 
+def twice(names: Sequence[str]) -> str | None:
+    """The first name that is there twice, if one is; columns without a name are not looked at."""
+    return next((name for name in names if name and names.count(name) > 1), None)
+
+
 def shortened(text: str, most: int = 60) -> str:
     return text if len(text) <= most else f"{text[:most]}… ({len(text)} characters)"
 
@@ -63,26 +69,33 @@ def shortened(text: str, most: int = 60) -> str:
 def reader(
     form: Form, record: Callable[[Mapping[str, Any]], Q], read: Callable[[str], Q]
 ) -> Callable[[bytes], Q | None]:
-    """Lines → queries; None for a line that asks nothing, which is the header of a CSV file.
+    """Lines → queries; None for a line that asks nothing, which is the header of a CSV or TSV file.
 
     DataError says what is wrong with a line, and the next line can still be read.
     """
-    if form == "csv":
-        return _Rows(record)
+    if form in ("csv", "tsv"):
+        return _Rows(record, form == "tsv")
     return lambda line: read(_text(line)) if form == "text" else record(_record(_text(line)))
 
 
 class _Rows(Generic[Q]):
-    """The lines of a CSV file; no line is read by a header that could not be."""
+    """The rows of a CSV or TSV file; none is read by a header that could not be.
 
-    def __init__(self, record: Callable[[Mapping[str, Any]], Q]) -> None:
+    Cells of a TSV file hold no quotes that mean something, as GLUE has it; those of CSV do.
+    """
+
+    def __init__(self, record: Callable[[Mapping[str, Any]], Q], tabs: bool) -> None:
         self.record = record
+        self.dialect: Any = Tabs if tabs else csv.excel
         self.header: list[str] | None = None
 
     def __call__(self, line: bytes) -> Q | None:
         if self.header is None:
             self.header = []
-            self.header = self.cells(line)
+            names = self.cells(line)
+            if (name := twice(names)) is not None:
+                raise DataError(f"the header has the column {name!r} twice; leave one of them")
+            self.header = names
             return None
         if not self.header:
             raise DataError("the header, in line 1, is empty or cannot be read")
@@ -92,10 +105,26 @@ class _Rows(Generic[Q]):
         return self.record(dict(zip(self.header, cells, strict=True)))
 
     def cells(self, line: bytes) -> list[str]:
+        if self.dialect is csv.excel and _goes_on(line):
+            raise DataError("not CSV: a quote that opens in it is not closed")
         try:
-            return next(csv.reader([_text(line)]), [])
+            return next(csv.reader([_text(line)], self.dialect), [])
         except csv.Error as error:
             raise DataError(f"not CSV: {error}") from None
+
+
+class Tabs(csv.excel_tab):
+    quoting = csv.QUOTE_NONE
+
+
+def _goes_on(row: bytes) -> bool:
+    """Whether a quoted cell is open at the end of a row, so that the next line belongs to it."""
+    reader = csv.reader([row.decode("utf-8", "replace"), ""])
+    try:
+        next(reader)
+    except csv.Error:  # such as a cell that is too large: the row ends here, and is refused
+        return False
+    return reader.line_num > 1
 
 
 def _text(line: bytes) -> str:
@@ -115,9 +144,17 @@ def _record(text: str) -> dict[str, Any]:
     return record
 
 
-def numbered(groups: Iterator[list[bytes]]) -> Iterator[list[tuple[int, bytes]]]:
-    """Groups of lines with their numbers from 1 on."""
-    count = 0
+def numbered(groups: Iterator[list[bytes]], form: Form) -> Iterator[list[tuple[int, bytes]]]:
+    """Groups of rows with the numbers of their first lines, from 1 on; a quoted cell of CSV may have several lines."""
+    count, first, row = 0, 0, b""
     for group in groups:
-        yield [(count + index, line) for index, line in enumerate(group, 1)]
-        count += len(group)
+        rows = []
+        for line in group:
+            count += 1
+            first, row = first if row else count, row + line
+            if form != "csv" or not _goes_on(row):
+                rows.append((first, row))
+                row = b""
+        yield rows
+    if row:
+        yield [(first, row)]

@@ -86,10 +86,11 @@ class Options:
 
 @dataclass(frozen=True)
 class Answer:
-    """The lines of output for one query, and what a user should be told once, such as unseen characters."""
+    """The lines of output for one query, and what a user should be told."""
 
     lines: tuple[str, ...]
-    notes: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()  # told once, with the first query that has them, such as unseen characters
+    own_notes: tuple[str, ...] = ()  # told with every query, such as a text that was cut
     failed: bool = False  # the lines say why there is no answer
 
 

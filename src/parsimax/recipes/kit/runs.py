@@ -6,6 +6,7 @@ import csv
 import json
 import os
 import platform
+import shutil
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -90,6 +91,16 @@ class Run:
             known[split] = {**known.get(split, {}), **fresh}
             write(self.results, json.dumps(known, indent=1, ensure_ascii=False))
 
+    def drop_results(self, keep: str) -> list[str]:
+        """Take away what was measured of all splits but one, where the run answers otherwise now; their names."""
+        with durable.turn(self.folder):
+            known = self.read_results()
+            gone = [split for split in known if split != keep]
+            if gone:
+                kept = {keep: known[keep]} if keep in known else {}
+                write(self.results, json.dumps(kept, indent=1, ensure_ascii=False))
+        return gone
+
 
 def create(recipe: str, settings: Any, folder: Path | None = None, packages: Sequence[str] = ()) -> Run:
     """A new folder: the one that is named, which must not hold anything, or the next number under ``runs/recipe``."""
@@ -101,22 +112,28 @@ def create(recipe: str, settings: Any, folder: Path | None = None, packages: Seq
     run = Run(folder)
     with durable.only_writer(folder):
         _check_unbegun(folder)  # another training may have been quicker
-        write(run.config, to_yaml(settings))
         write(run.about, json.dumps({"recipe": recipe, **versions(packages)}, indent=1))
+        write(run.config, to_yaml(settings))  # last: what has it is a run, or somebody's settings
     return run
+
+
+def remove(run: Run, made: bool) -> None:
+    """Take away a run that did not begin: the folder too if it was ``made`` for the run, which held nothing before."""
+    for path in run.folder.iterdir():
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    if made:
+        run.folder.rmdir()
 
 
 def _check_unbegun(folder: Path) -> None:
     if not folder.is_dir() or not _unbegun(folder):
-        raise SettingsError(
-            f"{folder} exists and is not overwritten; go on with it by `parsimax train --resume {folder}`, "
-            f"or name another folder"
-        )
+        there = f"go on with it by `parsimax train --resume {folder}`, or " if (folder / "run.json").exists() else ""
+        raise SettingsError(f"{folder} exists and is not overwritten; {there}name another folder")
 
 
 def _unbegun(folder: Path) -> bool:
     """Whether nothing is in the folder but what a training leaves that was killed before its run was made."""
-    return all(path.name in ("config.yaml", ".lock") or path.suffix == PART for path in folder.iterdir())
+    return all(path.name in ("run.json", ".lock") or path.suffix == PART for path in folder.iterdir())
 
 
 def _next_folder(parent: Path) -> Path:

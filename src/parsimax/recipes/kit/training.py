@@ -28,6 +28,7 @@ from .runs import Run
 from .watch import Bar, Interrupt, Keeper, Lines
 
 B = TypeVar("B")
+PUT_IN = "parsimax"  # what sparsify calls the module that it puts into attention, which softmax does without
 
 
 class Task(L.LightningModule, Generic[B]):
@@ -262,12 +263,16 @@ def _loggers(run: Run, settings: Train, step: int | None) -> list[Logger]:
 def restore(task: Task[Any], path: Path, turned: bool = False) -> Task[Any]:
     """``task`` with the weights of a checkpoint, ready to predict.
 
-    ``turned``: its mappings may have other numbers than in the run, so that what was learned of them is left out.
+    ``turned``: its mappings may be others than in the run, or have other numbers, so that what was learned of them and
+    the state of those that are gone is left out.
     """
     state = checkpoints.weights(path)
     if turned:
         known = task.state_dict()
-        state = {name: value for name, value in state.items() if name in known or f".{LEARNED}_" not in f".{name}"}
+        own = (f".{LEARNED}_", f".{PUT_IN}.")
+        state = {
+            name: value for name, value in state.items() if name in known or not any(part in f".{name}" for part in own)
+        }
     try:
         task.load_state_dict(state)
     except RuntimeError as error:

@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
+from xml.sax.saxutils import escape
 
 import arff as liac
 
@@ -31,6 +32,13 @@ def label_names(path: Path) -> list[str]:
     return found
 
 
+def place_of(path: Path, name: str) -> str:
+    """An XML file of labels with the line that has this one, unless it is spelled in another way there."""
+    spelled = re.compile(rf"""name\s*=\s*["']{re.escape(escape(name))}["']""")
+    found = next((at for at, line in enumerate(lines(path), 1) if spelled.search(line)), None)
+    return f"{path}" if found is None else f"{path}, line {found}"
+
+
 def read(path: Path) -> tuple[list[str], list[list[float]], list[int]]:
     """Names of the columns, the rows as numbers, and the line of each row.
 
@@ -41,7 +49,8 @@ def read(path: Path) -> tuple[list[str], list[list[float]], list[int]]:
         found = liac.loads("\n".join(text), return_type=liac.DENSE)
     except liac.ArffException as error:
         raise DataError(f"{path}, line {error.line}: {_problem(error, text)}") from None
-    kinds = [_kind(path, text, name, kind) for name, kind in found["attributes"]]
+    declared = [at for at, line in enumerate(text, 1) if line.strip().lower().startswith("@attribute")]
+    kinds = [_kind(path, at, name, kind) for at, (name, kind) in zip(declared, found["attributes"], strict=True)]
     names = [
         column for (name, _), kind in zip(found["attributes"], kinds, strict=True) for column in _names(name, kind)
     ]
@@ -69,15 +78,12 @@ def _problem(error: Any, text: list[str]) -> str:
     return f"{kinds.get(type(error).__name__, 'not ARFF')}, in {shortened(line)!r}"
 
 
-def _kind(path: Path, text: list[str], name: str, kind: Any) -> list[str] | None:
-    """None for a column of numbers, else the names that become columns."""
+def _kind(path: Path, place: int, name: str, kind: Any) -> list[str] | None:
+    """None for a column of numbers, else the names that become columns; the attribute is declared in line ``place``."""
     if isinstance(kind, str):
         if kind.upper() in NUMBERS:
             return None
-        where = next(
-            (at for at, line in enumerate(text, 1) if line.lower().startswith("@attribute") and name in line), 0
-        )
-        raise DataError(f"{path}, line {where}: {name} is of type {kind}; numbers and lists of names can be read")
+        raise DataError(f"{path}, line {place}: {name} is of type {kind}; numbers and lists of names can be read")
     return None if all(map(_is_number, kind)) else list(kind)
 
 

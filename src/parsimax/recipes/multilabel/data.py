@@ -13,7 +13,7 @@ from torch import Tensor
 from ..kit.recipe import DataError
 from ..kit.settings import unknown
 from ..text.files import ending, held_out, of_split
-from .arff import label_names, read
+from .arff import label_names, place_of, read
 from .settings import Data
 from .tables import read_csv, read_parquet
 
@@ -64,6 +64,10 @@ def load(data: Data, split: str) -> Rows:
     if data.root is None:
         return embedded(data.classes, data.average, data.rows)[split]
     path, *more = files(data, split)
+    if more and data.labels:
+        raise DataError(
+            f"data.labels names columns of CSV or Parquet: leave it out, {path} has its labels in {more[0]}"
+        )
     rows = _read(path, label_names(more[0]) if more else list(data.labels), more[0] if more else None)
     if split == "test" or file_of(data.root, "val") is not None:
         return rows
@@ -76,8 +80,10 @@ def _read(path: Path, labels: list[str], xml: Path | None) -> Rows:
     if not labels:
         raise DataError(f"{path}: say which columns are labels: data.labels=NAME,NAME,… of {', '.join(columns[-5:])}")
     if missing := [name for name in labels if name not in columns]:
-        known = f"{path}{'' if xml is None else f', whose labels are in {xml}'}"
-        raise DataError(f"{known}: {unknown(missing[0], columns, 'column')}")
+        where = f"{path}, line 1" if ending(path) == ".csv" else f"{path}"
+        if xml is not None:
+            where = f"{place_of(xml, missing[0])}: {path.name} does not have this label"
+        raise DataError(f"{where}: {unknown(missing[0], columns, 'column')}")
     if not values:
         raise DataError(f"{path} has no rows")
     on = [columns.index(name) for name in labels]

@@ -72,22 +72,28 @@ class LabelLayer(nn.Module):
         if self.kind == "sigmoid":
             return F.binary_cross_entropy_with_logits(scores, y)
         if self.kind == "sparsemax-hinge":
-            return multilabel_loss(scores, y, "sparsehourglass", q=SPARSEMAX_Q)
+            return labelled_mean(scores, y, "sparsehourglass", q=SPARSEMAX_Q)
         own = self.settings
         if self.kind == "rsoftmax":
-            return multilabel_loss(scores, y, "rsoftmax", rate=own.rate * own.train_rate)
+            return labelled_mean(scores, y, "rsoftmax", rate=own.rate * own.train_rate)
         if self.count is None:
             assert self.mapping is not None
-            return multilabel_loss(scores, y, self.mapping)
+            return labelled_mean(scores, y, self.mapping)
         number = wanted.sum(-1)
         rate = rate_of(number[:, None], scores) * own.train_rate
         counted = F.cross_entropy(self.count(hidden), number)
-        return multilabel_loss(scores, y, "rsoftmax", rate=rate) + own.count_weight * counted
+        return labelled_mean(scores, y, "rsoftmax", rate=rate) + own.count_weight * counted
 
     def tune(self, p: Tensor, wanted: Tensor) -> None:
         """Set the threshold of softmax to that with the largest micro F1."""
         if self.kind == "softmax":
             self.threshold.fill_(best_threshold(p, wanted))
+
+
+def labelled_mean(scores: Tensor, y: Tensor, mapping: Any, **own: Any) -> Tensor:
+    """The loss of a row that has a label, on average; 0 where none has, as happens in a small batch."""
+    total: Tensor = multilabel_loss(scores, y, mapping, reduction="sum", **own)
+    return total / y.any(-1).sum().clamp(min=1)
 
 
 def rate_of(count: Tensor, scores: Tensor) -> Tensor:

@@ -76,6 +76,8 @@ class Settings(kit.Settings):
     def check(self) -> None:
         super().check()
         data, model = self.data, self.model
+        if len({*data.labels}) < len(data.labels):
+            raise SettingsError(f"data.labels names a column twice: {','.join(data.labels)}")
         if data.shape and (len(data.shape) != 3 or min(data.shape) < 1):
             raise SettingsError(f"data.shape is channels,height,width, got {','.join(map(str, data.shape))}")
         if model.net == "conv" and len(data.shape) != 3:

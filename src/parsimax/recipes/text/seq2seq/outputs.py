@@ -49,10 +49,14 @@ def found_for(
 
 
 def surely(model: Seq2Seq, source: Tensor, search: Search, found: Found) -> Found:
-    """The beam's outputs with the best of all in front, if exact search finds it within its budget."""
+    """The beam's outputs with the best of all in front, if exact search finds it within its budget.
+
+    It was asked for, so a budget of 0, which spares evaluations the search, is not taken as one.
+    """
     if found.exact:
         return found
-    result = exact(model, source, search.longest, search.exact_budget, found.best, search.average)
+    budget = search.exact_budget or Search().exact_budget
+    result = exact(model, source, search.longest, budget, found.best, search.average)
     best = result.best
     if best.attention is None and best.log_prob > -math.inf:  # not the beam's
         best = aligned(model, source, best)

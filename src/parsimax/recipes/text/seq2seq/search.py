@@ -37,6 +37,7 @@ class Found:
     hypotheses: list[Hypothesis]
     exact: bool
     opened: int = 0  # how many prefixes were continued
+    begun: tuple[int, ...] = ()  # of a beam: the tokens of the first prefix that was still open at the end
 
     @property
     def best(self) -> Hypothesis:
@@ -86,6 +87,7 @@ def beam(model: Seq2Seq, source: Tensor, width: int, longest: int, average: bool
     done: list[list[Hypothesis]] = [[] for _ in range(batch)]
     dropped = [-math.inf] * batch  # the best log-probability of what was given up
     opened = [0] * batch
+    begun: list[list[int]] = [[] for _ in range(batch)]
     for step in range(longest + 1):
         hidden, state, seen = model.advance(last, state)
         step_logs = forbidden(model.next_logs(hidden, state).double())
@@ -93,6 +95,7 @@ def beam(model: Seq2Seq, source: Tensor, width: int, longest: int, average: bool
         for one in rows.unique().tolist():
             mine = (rows == one).nonzero().flatten()
             opened[one] += len(mine)
+            begun[one] = history[int(mine[0])][0]
             total = (logs[mine, None] + step_logs[mine]).flatten()
             some = min(2 * width + 1, total.numel())  # each hypothesis may end, and as many others go on
             top, places = total.topk(some)
@@ -132,8 +135,13 @@ def beam(model: Seq2Seq, source: Tensor, width: int, longest: int, average: bool
         rows = rows[chosen]
         state = state.chosen(chosen)
     return [
-        Found(found or [Hypothesis((), -math.inf)], bool(found) and rule.score(found[0]) >= rule.bound(left), count)
-        for found, left, count in zip(done, dropped, opened, strict=True)
+        Found(
+            found or [Hypothesis((), -math.inf)],
+            bool(found) and rule.score(found[0]) >= rule.bound(left),
+            count,
+            tuple(tokens),
+        )
+        for found, left, count, tokens in zip(done, dropped, opened, begun, strict=True)
     ]
 
 

@@ -15,7 +15,11 @@ class Search:
     beam: int = setting(5, "hypotheses a step; 1 is greedy", low=1)
     longest: int = setting(100, "tokens of an output at most", low=1)
     average: bool = setting(False, "compare outputs by the mean log-probability of their tokens, not by the sum")
-    exact_budget: int = setting(2000, "prefixes that exact search may open for one output; 0 skips it", low=0)
+    exact_budget: int = setting(
+        2000,
+        "prefixes that exact search may open for one output; 0 skips it in evaluations, predict --exact opens 2000",
+        low=0,
+    )
 
 
 @dataclass(frozen=True)
