@@ -37,6 +37,17 @@ def test_a_head_that_starts_as_the_identity_changes_nothing():
     assert not hasattr(plain.config, "parsimax_head") and model.lm_head.weight is model.transformer.wte.weight
 
 
+def test_the_model_still_reads_its_config():
+    plain = gpt2()
+    model = replace_head(GPT2LMHeadModel(plain.config), "plif", knots=100)
+    model.config.use_cache, model.config.output_hidden_states = False, True
+    out = model(IDS)
+    assert out.past_key_values is None and len(out.hidden_states) == 2
+    model.resize_token_embeddings(44)
+    assert model.transformer.config.vocab_size == 44
+    assert plain.config.vocab_size == 40 and plain(IDS).hidden_states is None
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_trained_saved_and_loaded(kind, tmp_path):
     model = replace_head(gpt2(), kind, **KINDS[kind]).train()

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import copy
 from typing import Any, TypeVar, cast
 
 from torch import nn
 from transformers import PreTrainedModel
 
 from ..heads import Head, make_head
+from .sparsify import own_configs
 
 KEY = "parsimax_head"  # the attribute of the config
 # What a config calls a function of the logits that the model applies behind its output layer
@@ -69,9 +69,8 @@ def replace_head(model: Model, kind: str = "plif", **settings: Any) -> Model:
                 "would not be log-probabilities; take a model without that"
             )
     put_head(model, {"kind": kind, **settings}, where)
-    config = copy.deepcopy(model.config)
-    setattr(config, KEY, {"kind": kind, **settings})
-    model.config = config
+    own_configs(model)
+    setattr(model.config, KEY, {"kind": kind, **settings})
     return model
 
 
