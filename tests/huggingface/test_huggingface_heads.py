@@ -4,6 +4,8 @@ import pytest
 import torch
 from transformers import (
     AutoModelForCausalLM,
+    BartConfig,
+    BartForConditionalGeneration,
     BertConfig,
     BertForMaskedLM,
     Gemma2Config,
@@ -11,6 +13,8 @@ from transformers import (
     GPT2Config,
     GPT2LMHeadModel,
     GPT2Model,
+    MarianConfig,
+    MarianMTModel,
 )
 
 import parsimax
@@ -18,6 +22,7 @@ from parsimax.huggingface import replace_head, sparsify
 
 KINDS = {"linear": {}, "sigsoftmax": {}, "monotonic": {"units": 20}, "plif": {"knots": 100}}
 KINDS |= {"mixture": {"components": 2}, "mixture-plif": {"knots": 50}}
+SEQ2SEQ = {"layers": 1, "attention_heads": 2, "ffn_dim": 8}
 IDS = torch.randint(40, (3, 11), generator=torch.Generator().manual_seed(0))
 
 
@@ -94,6 +99,35 @@ def test_a_bias_and_a_layer_deep_in_the_model(tmp_path):
     model.save_pretrained(tmp_path)
     again = BertForMaskedLM.from_pretrained(tmp_path)
     assert torch.equal(again(IDS).logits, model(IDS).logits)
+
+
+@pytest.mark.parametrize(("cls", "config"), [(BartForConditionalGeneration, BartConfig), (MarianMTModel, MarianConfig)])
+def test_what_a_model_adds_to_its_logits_goes_into_the_head(cls, config, tmp_path):
+    torch.manual_seed(0)
+    own = {"vocab_size": 40, "d_model": 8, "max_position_embeddings": 32, "pad_token_id": 0, "eos_token_id": 0}
+    own |= {f"{part}_{each}": size for part in ("encoder", "decoder") for each, size in SEQ2SEQ.items()}
+    plain = cls(config(decoder_start_token_id=0, **own)).eval()
+    plain.final_logits_bias.normal_()
+    expected = plain(IDS, decoder_input_ids=IDS).logits.log_softmax(-1)
+    model = replace_head(plain, "plif", knots=1000)
+    out = model(IDS, decoder_input_ids=IDS, output_hidden_states=True)
+    torch.testing.assert_close(out.logits, expected, rtol=0, atol=1e-5)
+    hidden = out.decoder_hidden_states[-1]
+    torch.testing.assert_close(model.lm_head.loss(hidden, IDS), model(IDS, decoder_input_ids=IDS, labels=IDS).loss)
+    model.save_pretrained(tmp_path)
+    again, info = cls.from_pretrained(tmp_path, output_loading_info=True)
+    assert not info["missing_keys"] and not info["unexpected_keys"]
+    assert torch.equal(again(IDS, decoder_input_ids=IDS).logits, out.logits)
+    replace_head(again, "linear").save_pretrained(tmp_path)
+    linear = cls.from_pretrained(tmp_path)
+    torch.testing.assert_close(linear(IDS, decoder_input_ids=IDS).logits, expected, rtol=0, atol=1e-5)
+
+
+def test_a_bias_where_there_was_none():
+    model = replace_head(gpt2(), "plif", knots=100, bias=True)
+    assert model.lm_head.bias.shape == (40,)
+    with pytest.raises(ValueError, match="bias=False would take out"):
+        replace_head(gpt2(), "plif", bias=False)
 
 
 def test_what_cannot_be_done_is_said(tmp_path):

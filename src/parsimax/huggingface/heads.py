@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, TypeVar, cast
 
+import torch
 from torch import nn
 from transformers import PreTrainedModel
 
@@ -14,6 +15,7 @@ KEY = "parsimax_head"  # the attribute of the config
 # What a config calls a function of the logits that the model applies behind its output layer
 CAPS = ("final_logit_softcapping", "logits_soft_cap", "output_logit_soft_cap")
 SCALES = ("logit_scale", "logits_scaling", "lm_head_multiplier", "output_multiplier")
+ADDED = "final_logits_bias"  # what BART, Marian and their kin call a buffer that they add to the logits
 Model = TypeVar("Model", bound=nn.Module)
 
 
@@ -29,7 +31,8 @@ def replace_head(model: Model, kind: str = "plif", **settings: Any) -> Model:
         model: one with a linear layer as its output: a causal, a masked or a sequence-to-sequence language model. One
             that caps or scales its logits afterwards (Gemma 2, Cohere, Granite) is refused.
         kind: as of :func:`make_head`: "linear", "sigsoftmax", "monotonic", "plif", "mixture" or "mixture-plif".
-        settings: of that head, numbers and names only: ``knots=100_000``, ``components=15``, ``mapping="entmax15"``.
+        settings: of that head, numbers and names only: ``knots=100_000``, ``components=15``, ``mapping="entmax15"``;
+            ``bias=True`` adds a bias where there was none. What BART and Marian add to their logits becomes one.
 
     Returns:
         The model. ``save_pretrained`` keeps the head, and the ``from_pretrained`` of ``transformers`` brings it back
@@ -61,6 +64,8 @@ def replace_head(model: Model, kind: str = "plif", **settings: Any) -> Model:
     for name, value in settings.items():
         if not isinstance(value, (bool, int, float, str)):
             raise TypeError(f"{where}: {name} must be a number or a name, which a config can hold, got {value!r}")
+    if settings.get("bias") is False:
+        raise ValueError(f"{where}: bias=False would take out what the layer before may have; leave it out")
     for name in (*CAPS, *SCALES):
         value = getattr(model.config.get_text_config(), name, None)
         if value is not None and not (name in SCALES and value == 1):
@@ -68,13 +73,21 @@ def replace_head(model: Model, kind: str = "plif", **settings: Any) -> Model:
                 f"{where}: {type(model).__name__} changes its logits behind the output layer ({name}={value}), so they "
                 "would not be log-probabilities; take a model without that"
             )
-    put_head(model, {"kind": kind, **settings}, where)
+    added = next((buffer for name, buffer in model.named_buffers() if name.split(".")[-1] == ADDED), None)
+    before = getattr(model.config, KEY, None) or {}
+    if before.get("bias") or (added is not None and added.any()):
+        settings["bias"] = True
+    head = put_head(model, {"kind": kind, **settings}, where)
+    if added is not None and head.bias is not None:
+        with torch.no_grad():
+            head.bias += added.view(-1)
+            added.zero_()
     own_configs(model)
     setattr(model.config, KEY, {"kind": kind, **settings})
     return model
 
 
-def put_head(model: Any, saved: dict[str, Any], where: str) -> None:
+def put_head(model: Any, saved: dict[str, Any], where: str) -> Head:
     """Replace the output layer."""
     old: Any = model.get_output_embeddings()
     if not isinstance(old, nn.Linear | Head):
@@ -84,7 +97,8 @@ def put_head(model: Any, saved: dict[str, Any], where: str) -> None:
         )
     classes, features = old.weight.shape
     settings, weight = dict(saved), cast(nn.Parameter, old.weight)
-    head = make_head(settings.pop("kind"), features, classes, bias=old.bias is not None, tied=weight, **settings)
+    bias = settings.pop("bias", False) or old.bias is not None
+    head = make_head(settings.pop("kind"), features, classes, bias=bias, tied=weight, **settings)
     for module in head.modules():  # its own parameters are where and what the weight is
         for name, parameter in list(module.named_parameters(recurse=False)):
             if parameter is not weight:
@@ -93,3 +107,4 @@ def put_head(model: Any, saved: dict[str, Any], where: str) -> None:
     if old.bias is not None:
         head.bias = old.bias
     model.set_output_embeddings(head.train(old.training))
+    return head
