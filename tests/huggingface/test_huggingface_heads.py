@@ -78,6 +78,16 @@ def test_trained_saved_and_loaded(kind, tmp_path):
         assert again.config.parsimax_head == {"kind": kind, **KINDS[kind]}
 
 
+@pytest.mark.parametrize("make", [GPT2LMHeadModel, AutoModelForCausalLM.from_config])
+def test_a_model_made_from_the_config_has_the_head(make, tmp_path):
+    model = make(replace_head(gpt2(), "plif", knots=10).config)
+    assert isinstance(model.lm_head, parsimax.PLIFHead) and model.lm_head.weight is model.transformer.wte.weight
+    model.eval().save_pretrained(tmp_path)
+    again = AutoModelForCausalLM.from_pretrained(tmp_path)
+    assert torch.equal(again(IDS).logits, model(IDS).logits)
+    assert isinstance(GPT2Model(model.config), GPT2Model)  # which has no output
+
+
 def test_with_sparse_attention_too(tmp_path):
     model = replace_head(sparsify(gpt2(), alpha="learned", alpha_start=1.3), "plif", knots=100)
     with torch.no_grad():

@@ -35,9 +35,9 @@ def replace_head(model: Model, kind: str = "plif", **settings: Any) -> Model:
             ``bias=True`` adds a bias where there was none. What BART and Marian add to their logits becomes one.
 
     Returns:
-        The model. ``save_pretrained`` keeps the head, and the ``from_pretrained`` of ``transformers`` brings it back
-        where ``parsimax`` is imported. The loss without all logits is ``model.get_output_embeddings().loss(hidden,
-        target)``.
+        The model. ``save_pretrained`` keeps the head; where ``parsimax`` is imported, ``from_pretrained`` of
+        ``transformers`` brings it back, and a model made from this one's config has an untrained one. The loss without
+        all logits is ``model.get_output_embeddings().loss(hidden, target)``.
 
     Example:
         >>> import torch
@@ -85,6 +85,12 @@ def replace_head(model: Model, kind: str = "plif", **settings: Any) -> Model:
     own_configs(model)
     setattr(model.config, KEY, {"kind": kind, **settings})
     return model
+
+
+def put_saved_head(model: Any) -> None:
+    """Give a model that was made from a config the head that it names; a part without an output layer has none."""
+    if model.get_output_embeddings() is not None:
+        put_head(model, getattr(model.config, KEY), f"config.{KEY}")
 
 
 def put_head(model: Any, saved: dict[str, Any], where: str) -> Head:
