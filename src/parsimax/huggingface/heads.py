@@ -9,6 +9,7 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from ..heads import Head, make_head
+from .loss import connect
 from .sparsify import own_configs
 
 KEY = "parsimax_head"  # the attribute of the config
@@ -56,7 +57,9 @@ def replace_head(model: Model, kind: str = "plif", **settings: Any) -> Model:
         >>> model(torch.tensor([[1, 2, 3]])).logits.exp().sum(-1).round(decimals=4)
         tensor([[1., 1., 1.]], grad_fn=<RoundBackward1>)
 
-    Sparse mappings give logits of -inf: with them train by the head's own loss, not by that of the model.
+    Sparse mappings give logits of -inf, whose cross-entropy is infinite: with them ``model(…, labels=…).loss`` is the
+    head's own, which ``Trainer`` then trains by. Models that write their cross-entropy out (BERT, BART, T5) refuse
+    labels.
     """
     where = "replace_head"
     if not isinstance(model, PreTrainedModel):
@@ -80,7 +83,7 @@ def replace_head(model: Model, kind: str = "plif", **settings: Any) -> Model:
     head = put_head(model, {"kind": kind, **settings}, where)
     if added is not None and head.bias is not None:
         with torch.no_grad():
-            head.bias += added.view(-1)
+            head.bias.add_(added.view(-1))
             added.zero_()
     own_configs(model)
     setattr(model.config, KEY, {"kind": kind, **settings})
@@ -113,4 +116,5 @@ def put_head(model: Any, saved: dict[str, Any], where: str) -> Head:
     if old.bias is not None:
         head.bias = old.bias
     model.set_output_embeddings(head.train(old.training))
+    connect(model, head)
     return head
