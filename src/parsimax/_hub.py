@@ -1,9 +1,10 @@
 """Let ``transformers`` bring back a saved mapping or output head, in whatever order the two are imported.
 
 Models are loaded by code that knows nothing of parsimax (``pipeline``, ``SentenceTransformer``, a user's script), and
-``transformers`` has no place for parameters that a model's class does not declare. So two methods are wrapped:
-``from_pretrained``, and ``post_init``, which ends the making of every model. What has neither mapping nor head goes
-through untouched. ``import parsimax`` does not import ``transformers``: it waits.
+``transformers`` has no place for parameters that a model's class does not declare. So three methods are wrapped:
+``from_pretrained``; ``post_init``, which ends the making of every model; and ``resize_token_embeddings``, which knows
+linear outputs alone. What has neither mapping nor head goes through untouched. ``import parsimax`` does not import
+``transformers``: it waits.
 """
 
 from __future__ import annotations
@@ -71,3 +72,11 @@ def _wrap(cls: Any) -> None:
             import_module("parsimax.huggingface.heads").put_saved_head(self)
 
     cls.post_init = post_init
+    resize: Callable[..., Any] = cls.resize_token_embeddings
+
+    @functools.wraps(resize)
+    def resize_token_embeddings(self: Any, *args: Any, **kwargs: Any) -> Any:
+        heads = sys.modules.get("parsimax.huggingface.heads")  # without it no model has a head
+        return resize(self, *args, **kwargs) if heads is None else heads.resized(resize, self, *args, **kwargs)
+
+    cls.resize_token_embeddings = resize_token_embeddings

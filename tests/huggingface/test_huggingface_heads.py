@@ -99,6 +99,19 @@ def test_a_model_made_from_the_config_has_the_head(make, tmp_path):
     assert isinstance(GPT2Model(model.config), GPT2Model)  # which has no output
 
 
+@pytest.mark.parametrize("make", [gpt2, lambda: gpt2(tie_word_embeddings=False), bert], ids=["tied", "untied", "bias"])
+def test_a_new_vocabulary(make, tmp_path):
+    plain, model = make(), replace_head(make(), "plif", knots=100)
+    tied = model.get_output_embeddings().weight is model.get_input_embeddings().weight
+    for each in (plain, model):
+        torch.manual_seed(1)
+        each.resize_token_embeddings(44)
+    assert_close(model(IDS).logits, plain(IDS).logits.log_softmax(-1), rtol=0, atol=1e-5)
+    assert (model.get_output_embeddings().weight is model.get_input_embeddings().weight) == tied
+    model.save_pretrained(tmp_path)
+    assert torch.equal(type(model).from_pretrained(tmp_path)(IDS).logits, model(IDS).logits)
+
+
 SPARSE = {"sparsemax": {"kind": "linear"}, "rsoftmax": {"kind": "linear", "rate": 0.9}}
 SPARSE["entmax15"] = {"kind": "mixture", "components": 2, "tanh": False}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
 import torch
@@ -88,6 +89,22 @@ def replace_head(model: Model, kind: str = "plif", **settings: Any) -> Model:
     own_configs(model)
     setattr(model.config, KEY, {"kind": kind, **settings})
     return model
+
+
+def resized(plain: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) -> Any:
+    """As ``plain``, the method of ``transformers``, which a linear layer with the weight of the head goes through."""
+    head = model.get_output_embeddings()
+    if not isinstance(head, Head):
+        return plain(model, *args, **kwargs)
+    linear: Any = nn.Linear(head.weight.shape[1], head.classes, bias=False, device="meta")
+    linear.weight, linear.bias = head.weight, head.bias
+    model.set_output_embeddings(linear)
+    try:
+        return plain(model, *args, **kwargs)
+    finally:
+        linear = model.get_output_embeddings()
+        head.weight, head.bias = linear.weight, linear.bias
+        model.set_output_embeddings(head)
 
 
 def put_saved_head(model: Any) -> None:
