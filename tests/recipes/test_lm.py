@@ -10,6 +10,7 @@ import torch
 
 from parsimax import cli
 from parsimax.heads.make import KINDS
+from parsimax.recipes.kit.runs import Run
 from parsimax.recipes.lm.model import Windows, repetition
 from parsimax.recipes.lm.words import EOS, UNK, Words, embedded
 
@@ -94,12 +95,20 @@ def test_a_resumed_run_ends_with_the_same_weights(data, capsys):
         assert torch.equal(one, other), name
 
 
-def test_the_embedded_text(capsys):
+def test_the_embedded_text(capsys, monkeypatch):
     parts = embedded()
     assert all(len(parts[split]) > 100 for split in ("train", "val", "test"))
     assert sum(map(len, parts["train"])) > 50_000
     words = [*TINY, "steps=1", "eval_every=1", "tensorboard=false", "--run", "run"]
     assert cli.main(["train", "lm", *words]) == 0, capsys.readouterr().err
+    said = []
+    for prompt in ("The class, of a module.", "the class , of a module ."):  # a prompt is parted as the text was
+        said_to(monkeypatch, prompt + "\n")
+        capsys.readouterr()
+        assert cli.main(["predict", "run", "--words", "5"]) == 0
+        said.append(capsys.readouterr())
+    assert said[0].out == said[1].out and "." in Words.load(Run(Path("run"))).words
+    assert not {"The", "module."} & {*said[0].err.split()}
 
 
 def test_texts_that_are_odd(data, capsys, monkeypatch):
