@@ -39,6 +39,9 @@ def test_the_bottleneck_and_a_way_out(capsys, monkeypatch):
     for head in ("linear", "mixture"):
         words = [*SMALL, f"model.head={head}", "tanh=false", "steps=150", "eval_every=150"]
         assert cli.main(["train", "bottleneck", *words, "--run", head]) == 0
+    assert "mixture: on the data it was trained on, with the best" in capsys.readouterr().out
+    assert cli.main(["eval", "linear"]) == 0
+    assert capsys.readouterr().out.startswith("linear, the data it was trained on, best checkpoint\n")
     linear, mixture = results("linear"), results("mixture")
     assert linear["rank"] <= 4 < mixture["rank"] and mixture["KL"] < linear["KL"] - 0.1
     capsys.readouterr()
