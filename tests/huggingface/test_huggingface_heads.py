@@ -139,6 +139,7 @@ def test_the_loss_of_a_model_with_a_sparse_head_is_that_of_the_head(mapping, tmp
 
 
 def test_trainer_trains_a_sparse_head(tmp_path):
+    pytest.importorskip("accelerate", reason="Trainer needs accelerate")
     model = replace_head(gpt2(), "linear", mapping="sparsemax")
     with torch.no_grad():
         model.lm_head.weight.mul_(20)

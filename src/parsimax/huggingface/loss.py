@@ -16,7 +16,7 @@ from transformers import PreTrainedModel
 
 from ..heads import Head
 
-HIDDEN = "parsimax_hidden"  # the attribute of the logits
+SAID = "parsimax_said"  # the attribute of the logits: who says them, and of what hidden states
 INSTEAD = "leave out labels, and train by model.get_output_embeddings().loss(hidden, target)"
 
 
@@ -27,7 +27,8 @@ def connect(model: nn.Module, head: Head) -> None:
     head.register_forward_hook(_leave)
     for part in model.modules():
         if isinstance(part, PreTrainedModel) and part.get_output_embeddings() is head:
-            if "loss_function" in inspect.unwrap(type(part).forward).__code__.co_names:
+            code = getattr(inspect.unwrap(type(part).forward), "__code__", None)
+            if "loss_function" in getattr(code, "co_names", ()):
                 part.loss_function = HeadLoss(part)
             elif _refuse not in part._forward_pre_hooks.values():
                 part.register_forward_pre_hook(_refuse, with_kwargs=True)
@@ -60,12 +61,13 @@ class HeadLoss:
         if not sparse(head):
             given = {} if shift_labels is None else {"shift_labels": shift_labels}
             return self.plain(logits, labels, vocab_size=vocab_size, **options, **given, **others)
-        if (hidden := getattr(logits, HIDDEN, None)) is None:
+        if (said := getattr(logits, SAID, None)) is None:
             raise RuntimeError(
                 f"{type(self.part).__name__} changes its logits before its loss, which then cannot be that of "
                 f"{head.mapping.entry.name}; {INSTEAD}"
             )
-        setattr(logits, HIDDEN, None)  # they outlive this call
+        head, hidden = said  # in a replica of DataParallel the head is not that of ``part``
+        setattr(logits, SAID, None)  # they outlive this call
         if shift_labels is None and getattr(self.part, "loss_type", None) != "ForMaskedLM":
             shift_labels = nn.functional.pad(labels, (0, 1), value=ignore_index)[..., 1:]  # tokens < n predict n
         target = (labels if shift_labels is None else shift_labels).reshape(-1).to(hidden.device)
@@ -77,7 +79,7 @@ class HeadLoss:
 
 
 def _leave(head: nn.Module, args: tuple[Tensor, ...], logits: Tensor) -> None:
-    setattr(logits, HIDDEN, args[0])
+    setattr(logits, SAID, (head, args[0]))
 
 
 def _refuse(model: Any, args: Any, kwargs: dict[str, Any]) -> None:
