@@ -1,8 +1,10 @@
-"""Let the ``from_pretrained`` of ``transformers`` bring back a saved mapping, in whatever order the two are imported.
+"""Let ``transformers`` bring back a saved mapping or output head, in whatever order the two are imported.
 
 Models are loaded by code that knows nothing of parsimax (``pipeline``, ``SentenceTransformer``, a user's script), and
-``transformers`` has no place for parameters that a model's class does not declare. So its one method is wrapped; what
-was saved without a mapping goes through untouched. ``import parsimax`` does not import ``transformers``: it waits.
+``transformers`` has no place for parameters that a model's class does not declare. So three methods are wrapped:
+``from_pretrained``; ``post_init``, which ends the making of every model; and ``resize_token_embeddings``, which knows
+linear outputs alone. What has neither mapping nor head goes through untouched. ``import parsimax`` does not import
+``transformers``: it waits.
 """
 
 from __future__ import annotations
@@ -39,7 +41,7 @@ class _Waiting(MetaPathFinder):
 
 
 def install() -> None:
-    """Wrap ``PreTrainedModel.from_pretrained`` now, or when there is one."""
+    """Wrap the methods of ``PreTrainedModel`` now, or when there is one."""
     if AWAITED in sys.modules:
         _wrap(sys.modules[AWAITED].PreTrainedModel)
     elif not any(isinstance(finder, _Waiting) for finder in sys.meta_path):
@@ -61,3 +63,20 @@ def _wrap(cls: Any) -> None:
 
     from_pretrained.parsimax = True  # type: ignore[attr-defined]
     cls.from_pretrained = classmethod(from_pretrained)
+    made: Callable[..., None] = cls.post_init
+
+    @functools.wraps(made)
+    def post_init(self: Any) -> None:
+        made(self)
+        if getattr(self.config, "parsimax_head", None) is not None:
+            import_module("parsimax.huggingface.heads").put_saved_head(self)
+
+    cls.post_init = post_init
+    resize: Callable[..., Any] = cls.resize_token_embeddings
+
+    @functools.wraps(resize)
+    def resize_token_embeddings(self: Any, *args: Any, **kwargs: Any) -> Any:
+        heads = sys.modules.get("parsimax.huggingface.heads")  # without it no model has a head
+        return resize(self, *args, **kwargs) if heads is None else heads.resized(resize, self, *args, **kwargs)
+
+    cls.resize_token_embeddings = resize_token_embeddings

@@ -132,9 +132,16 @@ def test_from_pretrained_is_still_one_method_of_the_base_class():
     assert "from_pretrained" not in vars(BertModel)
 
 
+def test_making_a_model_still_ends_with_post_init(monkeypatch):
+    seen = []
+    monkeypatch.setattr(PreTrainedModel, "post_init", lambda self: seen.append(type(self).__name__))
+    make("LlamaForCausalLM")
+    assert seen == ["LlamaModel", "LlamaForCausalLM"]
+
+
 def test_no_other_file_touches_a_private_name_of_transformers():
     """Attributes that begin with _ and do not belong to self or to a class of ours, and imports from inside."""
-    allowed = {"_forward_hooks", "_modules", "_given"}  # of torch, and of our own cores
+    allowed = {"_forward_hooks", "_forward_pre_hooks", "_modules", "_given"}  # of torch, and of our own cores
     for file in FOLDER.glob("*.py"):
         if file.name == "private.py":
             continue

@@ -10,11 +10,13 @@ import torch
 
 from parsimax import cli
 from parsimax.heads.make import KINDS
+from parsimax.recipes import commands
 from parsimax.recipes.bottleneck import paper
 from parsimax.recipes.bottleneck.model import distributions
 from parsimax.recipes.bottleneck.settings import Data
 
-SMALL = ["contexts=300", "classes=30", "width=3", "tensorboard=false", "units=20", "knots=100"]
+SMALL = ["contexts=300", "classes=30", "width=3", "tensorboard=false"]
+OWN = {"plif": ["knots=100"], "mixture-plif": ["knots=100"], "monotonic": ["units=20"]}
 
 
 @pytest.fixture(autouse=True)
@@ -28,17 +30,26 @@ def results(run):
 
 @pytest.mark.parametrize("head", KINDS)
 def test_every_head_trains(head, capsys):
-    words = [*SMALL, f"model.head={head}", "steps=4", "eval_every=2"]
+    words = [*SMALL, f"model.head={head}", *OWN.get(head, ()), "steps=30", "eval_every=15", "warmup=0"]
     assert cli.main(["train", "bottleneck", *words, "--run", "run"]) == 0, capsys.readouterr().err
+    run, entry, settings = commands.opened(Path("run"))
+    start = entry.recipe().reopen(settings, run)
+    before, after = start.state_dict(), torch.load(run.last, weights_only=True)["state_dict"]
+    still = [key for key in before if torch.equal(before[key], after[key])]
+    assert not still and "head.weight" in before
     found = results("run")
-    assert 0 <= found["mode match"] <= 1 and found["KL"] > 0 and found["rank of linear softmax"] == 4
+    assert 0 < found["KL"] < start.validate()["KL"] - 0.2
+    assert 0 <= found["mode match"] <= 1 and found["rank of linear softmax"] == 4
     assert ("paper KL" in found) == (head in paper.KL)
 
 
 def test_the_bottleneck_and_a_way_out(capsys, monkeypatch):
-    for head in ("linear", "mixture"):
-        words = [*SMALL, f"model.head={head}", "tanh=false", "steps=150", "eval_every=150"]
+    for head, own in (("linear", ()), ("mixture", ("tanh=false",))):
+        words = [*SMALL, f"model.head={head}", *own, "steps=150", "eval_every=150"]
         assert cli.main(["train", "bottleneck", *words, "--run", head]) == 0
+    assert "mixture: on the data it was trained on, with the best" in capsys.readouterr().out
+    assert cli.main(["eval", "linear"]) == 0
+    assert capsys.readouterr().out.startswith("linear, the data it was trained on, best checkpoint\n")
     linear, mixture = results("linear"), results("mixture")
     assert linear["rank"] <= 4 < mixture["rank"] and mixture["KL"] < linear["KL"] - 0.1
     capsys.readouterr()
@@ -49,6 +60,15 @@ def test_the_bottleneck_and_a_way_out(capsys, monkeypatch):
     assert "from 0 to 299, got 300" in wrong[0]
     assert cli.main(["report", "mixture"]) == 0
     assert {Path(line).name for line in capsys.readouterr().out.splitlines()} == {"training.png", "spectrum.png"}
+
+
+def test_settings_that_nothing_reads(capsys):
+    for words, message in (
+        (["model.components=9"], "model.components=9: model.head=linear does not read model.components"),
+        (["model.head=monotonic", "tanh=false"], "model.head=monotonic does not read model.tanh"),
+    ):
+        assert cli.main(["train", "bottleneck", *words]) == 2
+        assert message in capsys.readouterr().err and not Path("runs").exists()
 
 
 def test_the_distributions_are_those_of_the_seed():

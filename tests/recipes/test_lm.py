@@ -10,10 +10,14 @@ import torch
 
 from parsimax import cli
 from parsimax.heads.make import KINDS
+from parsimax.recipes import commands
+from parsimax.recipes.kit.runs import Run
 from parsimax.recipes.lm.model import Windows, repetition
 from parsimax.recipes.lm.words import EOS, UNK, Words, embedded
 
-TINY = ["embedding=8", "hidden=12", "columns=4", "window=6", "vocabulary=50", "eval_words=200", "knots=100", "units=5"]
+TINY = ["embedding=8", "hidden=12", "columns=4", "window=6", "vocabulary=50", "eval_words=200"]
+OWN = {"plif": ["knots=100"], "monotonic": ["units=5"], "mixture": ["components=2", "tanh=false"]}
+OWN["mixture-plif"] = [*OWN["mixture"], *OWN["plif"]]
 QUICK = ["steps=4", "eval_every=2", "tensorboard=false"]
 
 
@@ -43,10 +47,17 @@ def weights(run):
 
 @pytest.mark.parametrize("head", KINDS)
 def test_every_head_trains(head, data, capsys):
-    words = [*TINY, *QUICK, f"data.root={data}", f"model.head={head}", "weight_drop=0.2", "--run", "run"]
+    words = [*TINY, f"data.root={data}", f"model.head={head}", *OWN.get(head, ()), "weight_drop=0.2", "--run", "run"]
+    words += ["steps=60", "eval_every=60", "tensorboard=false", "warmup=0", "lr=0.05", "decay=none"]
     assert cli.main(["train", "lm", *words]) == 0, capsys.readouterr().err
+    run, entry, settings = commands.opened(Path("run"))
+    start = entry.recipe().reopen(settings, run).eval()
+    before, after = start.state_dict(), weights("run")
+    still = [key for key in before if key.startswith("model.head.") and torch.equal(before[key], after[key])]
+    assert not still and "model.head.bias" in before
     found = json.loads(Path("run/results.json").read_text())["val"]
-    assert 1 < found["perplexity"] < 100 and found["rank"] >= 1 and found["seconds per epoch"] > 0
+    assert found["loss"] < start.validate()["loss"] - 1 and found["seconds per epoch"] > 0
+    assert 1 < found["perplexity"] < 20 and found["rank"] >= 1
 
 
 def test_from_training_to_text(data, capsys, monkeypatch):
@@ -75,7 +86,8 @@ def test_from_training_to_text(data, capsys, monkeypatch):
 
 def test_a_transformer_with_any_attention(data, capsys, monkeypatch):
     words = [*TINY, *QUICK, f"data.root={data}", "kind=transformer", "heads=2", "model.attention.alpha=learned"]
-    assert cli.main(["train", "lm", *words, "model.head=plif", "--run", "run"]) == 0, capsys.readouterr().err
+    words += ["model.head=plif", "knots=100", "--run", "run"]
+    assert cli.main(["train", "lm", *words]) == 0, capsys.readouterr().err
     capsys.readouterr()
     said_to(monkeypatch, "w1 w2 w3 w4 w5 w6 w7 w8 w9\n")
     assert cli.main(["predict", "run", "--words", "9"]) == 0
@@ -94,12 +106,20 @@ def test_a_resumed_run_ends_with_the_same_weights(data, capsys):
         assert torch.equal(one, other), name
 
 
-def test_the_embedded_text(capsys):
+def test_the_embedded_text(capsys, monkeypatch):
     parts = embedded()
     assert all(len(parts[split]) > 100 for split in ("train", "val", "test"))
     assert sum(map(len, parts["train"])) > 50_000
     words = [*TINY, "steps=1", "eval_every=1", "tensorboard=false", "--run", "run"]
     assert cli.main(["train", "lm", *words]) == 0, capsys.readouterr().err
+    said = []
+    for prompt in ("The class, of a module.", "the class , of a module ."):  # a prompt is parted as the text was
+        said_to(monkeypatch, prompt + "\n")
+        capsys.readouterr()
+        assert cli.main(["predict", "run", "--words", "5"]) == 0
+        said.append(capsys.readouterr())
+    assert said[0].out == said[1].out and "." in Words.load(Run(Path("run"))).words
+    assert not {"The", "module."} & {*said[0].err.split()}
 
 
 def test_texts_that_are_odd(data, capsys, monkeypatch):
@@ -124,6 +144,11 @@ def test_settings_that_cannot_be_meant(capsys):
         (["kind=transformer", "heads=3"], "must divide"),
         (["devices=2"], "one process"),
         (["model.head=plif", "model.output.mapping=sparsemax"], "goes with model.head=linear"),
+        (["model.head=plif", "knots=11"], "model.knots must be even, got 11"),
+        (["model.components=9"], "model.components=9: model.head=linear does not read model.components"),
+        (["model.head=mixture", "knots=10"], "model.head=mixture does not read model.knots"),
+        (["kind=transformer", "weight_drop=0.5"], "model.kind=transformer does not read model.weight_drop"),
+        (["model.attention.mapping=sparsemax"], "model.kind=lstm does not read model.attention.mapping"),
     ):
         assert cli.main(["train", "lm", *words]) == 2
         assert message in capsys.readouterr().err and not Path("runs").exists()

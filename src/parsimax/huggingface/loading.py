@@ -36,7 +36,7 @@ def load(plain: Callable[..., Any], cls: type[PreTrainedModel], path: Any = None
     if saved is not None:
         return restore(cls, path, *args, **kwargs)
     if head is not None:
-        return restore_head(cls, path, *args, **kwargs)
+        return restore_head(plain, path, *args, **kwargs)
     if asked in NAMES:
         return _anew(plain, path, *args, **kwargs)
     result = plain(path, *args, **kwargs)
@@ -44,7 +44,7 @@ def load(plain: Callable[..., Any], cls: type[PreTrainedModel], path: Any = None
     if getattr(getattr(model, "config", None), KEY, None) is not None:  # from a hub: only now is its config here
         return restore(cls, path, *args, **kwargs)
     if getattr(getattr(model, "config", None), heads.KEY, None) is not None:
-        return restore_head(cls, path, *args, **kwargs)
+        return restore_head(plain, path, *args, **kwargs)
     return result
 
 
@@ -71,25 +71,12 @@ def restore(cls: Any, path: Any, *args: Any, **kwargs: Any) -> Any:
     return (model, info) if wants_info else model
 
 
-def restore_head(cls: Any, path: Any, *args: Any, **kwargs: Any) -> Any:
-    """The model of the class ``cls`` with the output head that was saved with it."""
+def restore_head(plain: Callable[..., Any], path: Any, *args: Any, **kwargs: Any) -> Any:
+    """As ``plain``, which makes the model with its head, if the files hold that head."""
     wants_info = kwargs.pop("output_loading_info", False)
-
-    def init(self: PreTrainedModel, config: PreTrainedConfig, *args: Any, **kwargs: Any) -> None:
-        cls.__init__(self, config, *args, **kwargs)
-        _put_saved_head(self, config)
-
-    made = type(cls.__name__, (cls,), {"__init__": init, "__module__": cls.__module__})
-    with _loading():
-        model, info = made.from_pretrained(path, *args, output_loading_info=True, **kwargs)  # type: ignore[attr-defined]
-    model.__class__ = cls
+    model, info = plain(path, *args, output_loading_info=True, **kwargs)
     _refuse_missing_head(model, info, path)
     return (model, info) if wants_info else model
-
-
-def _put_saved_head(model: Any, config: PreTrainedConfig) -> None:
-    if getattr(config, heads.KEY, None) is not None and model.get_output_embeddings() is not None:
-        heads.put_head(model, getattr(config, heads.KEY), "from_pretrained")
 
 
 def _refuse_missing_head(model: Any, info: Any, path: Any) -> None:
@@ -148,7 +135,6 @@ def _with_cores(real: type[PreTrainedModel]) -> Any:
         for name, core in told.cores(self, "from_pretrained", quiet=True).items():
             setattr(self.get_submodule(name), CORE, core)
         private.keep_float32(self, CORE, True)
-        _put_saved_head(self, config)
 
     return type(real.__name__, (real,), {"__init__": init, "__module__": real.__module__})
 

@@ -129,10 +129,7 @@ def put(model: nn.Module, told: Told, cores: dict[str, AttentionCore]) -> None:
     for module, core in zip(modules.values(), cores.values(), strict=True):
         at = next((tensor.device for tensor in module.parameters()), None)
         setattr(module, CORE, core.to(at).train(module.training))
-    memo: dict[int, Any] = {}
-    for part in model.modules():
-        if isinstance(old := part.__dict__.get("config"), PreTrainedConfig):
-            part.__dict__["config"] = copy.deepcopy(old, memo)
+    own_configs(model)
     for config, name in _names(model):
         setattr(config, KEY, told.to_json(before=private.implementation(config), implementation=name))
         setattr(config, MARK, name)
@@ -209,6 +206,14 @@ def desparsify(model: Model) -> Model:
         if private.implementation(config) in NAMES:
             private.set_implementation(config, kept.get("before"))
     return model
+
+
+def own_configs(model: nn.Module) -> None:
+    """Copy the model's configs, so that others made from the same objects are left alone; shared ones stay shared."""
+    memo: dict[int, Any] = {}
+    for part in model.modules():
+        if isinstance(old := part.__dict__.get("config"), PreTrainedConfig):
+            part.__dict__["config"] = copy.deepcopy(old, memo)
 
 
 def configs(model: nn.Module) -> list[PreTrainedConfig]:

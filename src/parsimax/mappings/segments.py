@@ -164,8 +164,9 @@ def _segments(
 def _sorted(index: Tensor, scores: Tensor, number: int | None, where: str) -> tuple[Tensor, Tensor | None]:
     """Where segments begin and end once the entries are sorted by them, and that order, or None if they are."""
     if not isinstance(index, Tensor) or index.dtype not in INTEGERS or index.shape != scores.shape[:1]:
-        shape = tuple(index.shape) if isinstance(index, Tensor) else type(index).__name__
-        raise ValueError(f"{where}: index must be int64 of shape ({len(scores)},), one segment per entry, got {shape}")
+        raise ValueError(
+            f"{where}: index must be int64 of shape ({len(scores)},), one segment per entry, got {_described(index)}"
+        )
     least = int(index.amax()) + 1 if len(index) else 0
     number = least if number is None else number
     if least > number or (len(index) and int(index.amin()) < 0):
@@ -176,9 +177,13 @@ def _sorted(index: Tensor, scores: Tensor, number: int | None, where: str) -> tu
     return ptr, None if rising else index.argsort(stable=True)
 
 
+def _described(given: object) -> str:
+    return f"{given.dtype} of shape {tuple(given.shape)}" if isinstance(given, Tensor) else type(given).__name__
+
+
 def _check_ptr(ptr: Tensor, scores: Tensor, number: int | None, where: str) -> None:
     if not isinstance(ptr, Tensor) or ptr.dtype not in INTEGERS or ptr.dim() != 1 or len(ptr) == 0:
-        raise ValueError(f"{where}: ptr must be int64 of shape (segments + 1,)")
+        raise ValueError(f"{where}: ptr must be int64 of shape (segments + 1,), got {_described(ptr)}")
     if number is not None and number != len(ptr) - 1:
         raise ValueError(f"{where}: ptr has {len(ptr) - 1} segments, num_segments says {number}")
     if int(ptr[0]) != 0 or int(ptr[-1]) != len(scores) or bool((ptr[1:] < ptr[:-1]).any()):

@@ -22,6 +22,7 @@ from .kit.show import cell, print_figures, print_table, progress
 
 NEEDED = ("lightning", "yaml")  # by every recipe
 WIDEST = 40  # column of `parsimax config`
+TRAINED_ON = "the data it was trained on"  # what a recipe without held-out data is measured on
 SHARED_RUN = "PARSIMAX_RUN"  # tells the other processes of a training which folder is theirs
 
 
@@ -116,7 +117,8 @@ def evaluate(folder: Path, split: str, checkpoint: str, changed_data: bool) -> N
     run, entry, settings, task = restored(folder, checkpoint)
     settings.check()
     provenance.check(entry.recipe(), settings, run, (split,), changed_data)
-    found = entry.recipe().evaluate(task, settings, split, progress)
+    recipe = entry.recipe()
+    found = recipe.evaluate(task, settings, split, progress)
     progress("")
     name = split if checkpoint == "best" else f"{split}, last checkpoint"
     if lines := [json.dumps(one, ensure_ascii=False) for one in found.outputs]:
@@ -124,7 +126,7 @@ def evaluate(folder: Path, split: str, checkpoint: str, changed_data: bool) -> N
         durable.folder(path.parent)
         runs.write(path, "\n".join(lines))
     run.add_results(name, found.figures)
-    print(f"{folder}, {split}, {checkpoint} checkpoint")
+    print(f"{folder}, {split if recipe.held_out else TRAINED_ON}, {checkpoint} checkpoint")
     print_figures(found.figures)
     if lines:
         print(f"outputs: {path}")
@@ -143,7 +145,7 @@ def turn(folder: Path, split: str, checkpoint: str, changed_data: bool, words: S
     provenance.check(recipe, settings, run, (split,), changed_data)
     sweep = dial.sweep(recipe, places, split, lambda own: weighted(run, entry, own, checkpoint, turned=True), progress)
     written = dial.write(sweep, split if checkpoint == "best" else f"{split}-{checkpoint}", flat(settings), folder)
-    print(f"{folder}, {split}, {checkpoint} checkpoint")
+    print(f"{folder}, {split if recipe.held_out else TRAINED_ON}, {checkpoint} checkpoint")
     print_table(dial.table(sweep))
     for line in (*dial.spoken(sweep, tolerance), *written):
         print(line)
@@ -262,7 +264,8 @@ def _fit(entry: Entry, settings: Any, run: runs.Run, task: Any, resume: bool) ->
     figures |= {**recipe.speed(task, settings), **task.pace()}
     progress("")
     run.add_results("val", figures)
-    print(f"{run.folder}: on the validation data, with the best checkpoint:")
+    data = "the validation data" if recipe.held_out else TRAINED_ON
+    print(f"{run.folder}: on {data}, with the best checkpoint:")
     print_figures(figures)
     for path in recipe.export(best, run):
         print(f"also: {path}")

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from ...heads import Head, make_head
 from ..kit.batches import Shuffled
+from ..kit.heads import own_settings
 from ..kit.training import Task
 from .settings import Data, Model, Settings
-
-OWN = {"monotonic": ("units",), "plif": ("knots",), "mixture": ("components", "tanh")}
-OWN["mixture-plif"] = (*OWN["mixture"], "knots")
 
 
 class Rows(NamedTuple):
@@ -33,8 +31,7 @@ def distributions(data: Data) -> Tensor:
 
 
 def head_of(model: Model, classes: int) -> Head:
-    settings: dict[str, Any] = {name: getattr(model, name) for name in OWN.get(model.head, ())}
-    return make_head(model.head, model.width, classes, bias=False, **settings)
+    return make_head(model.head, model.width, classes, bias=False, **own_settings(model))
 
 
 class Bottleneck(Task[Rows]):

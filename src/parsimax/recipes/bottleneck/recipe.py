@@ -32,6 +32,7 @@ class Context:
 
 class BottleneckRecipe(Recipe[Settings, Bottleneck, Context, Options]):
     query = Context
+    held_out = False
 
     def start(self, settings: Settings, run: Run) -> Bottleneck:
         return self.reopen(settings, run)

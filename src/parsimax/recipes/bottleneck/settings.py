@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 from ..kit import recipe as kit
-from ..kit.settings import SettingsError, group, setting
-
-Kind = Literal["linear", "sigsoftmax", "monotonic", "plif", "mixture", "mixture-plif"]
+from ..kit.heads import Kind, check_head
+from ..kit.settings import group, setting
 
 
 @dataclass(frozen=True)
@@ -52,8 +50,7 @@ class Settings(kit.Settings):
 
     def check(self) -> None:
         super().check()
-        if self.model.head.endswith("plif") and self.model.knots % 2:
-            raise SettingsError(f"model.knots must be even, got {self.model.knots}")
+        check_head(self)
 
 
 ABOUT = kit.About(Settings)

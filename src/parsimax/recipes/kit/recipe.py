@@ -124,6 +124,7 @@ class Recipe(ABC, Generic[S, T, Q, O]):
     """
 
     query: type[Q]
+    held_out = True  # False where every split is what was trained on
 
     @abstractmethod
     def start(self, settings: S, run: Run) -> T:

@@ -11,7 +11,7 @@ import contextlib
 import difflib
 import operator
 import types
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -69,6 +69,14 @@ def leaves(settings: Any, prefix: str = "") -> Iterator[Leaf]:
 def flat(settings: Any) -> dict[str, Any]:
     """Dotted keys and values."""
     return {leaf.key: leaf.value for leaf in leaves(settings)}
+
+
+def refuse_unread(settings: Any, keys: Iterable[str], chosen: str) -> None:
+    """Raise for a value that was given in vain: what is ``chosen`` does not read these keys or groups."""
+    plain = flat(type(settings)())
+    for name, value in flat(settings).items():
+        if value != plain[name] and any(f"{name}.".startswith(f"{key}.") for key in keys):
+            raise SettingsError(f"{name}={value}: {chosen} does not read {name}; leave it out")
 
 
 def changed(settings: S, words: Mapping[str, Any], source: str = "") -> S:

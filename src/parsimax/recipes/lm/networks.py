@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
@@ -11,16 +9,15 @@ from torch.nn import functional as F
 
 from ..._attention import MultiheadAttention
 from ...heads import Head, make_head
+from ..kit.heads import own_settings
 from ..kit.output import attention_words
 from .settings import Model, Settings
 
 State = tuple[Tensor, Tensor] | None
-OWN = {"monotonic": ("units",), "plif": ("knots",), "mixture": ("components", "tanh")}
-OWN["mixture-plif"] = (*OWN["mixture"], "knots")
 
 
 def head_of(own: Model, size: int, embedding: nn.Embedding) -> Head:
-    settings: dict[str, Any] = {name: getattr(own, name) for name in OWN.get(own.head, ())}
+    settings = own_settings(own)
     if own.head == "linear" or own.head.startswith("mixture"):
         settings |= {"mapping": own.output.mapping, **own.output.own()}
     return make_head(own.head, own.embedding, size, tied=embedding if own.tied else None, **settings)

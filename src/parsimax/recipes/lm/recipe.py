@@ -18,7 +18,7 @@ from ..kit.recipe import Answer, Evaluation, Recipe
 from ..kit.runs import Run
 from .model import Lm, Windows, repetition
 from .settings import Options, Settings
-from .words import EOS, UNK, Words, lines_of, path_of, stream
+from .words import EOS, UNK, Words, lines_of, path_of, stream, words_of
 
 CONTEXTS = 2048  # of the spectrum
 TEXTS, LENGTH = 20, 100  # written to measure repetition
@@ -27,7 +27,7 @@ SHOWN = 5  # unknown words that a note names
 
 @dataclass(frozen=True)
 class Beginning:
-    """What a prediction reads: words between blanks; nothing begins a new line of text."""
+    """What a prediction reads, parted as the training text was; nothing begins a new line of text."""
 
     text: str
 
@@ -114,7 +114,7 @@ class LmRecipe(Recipe[Settings, Lm, Beginning, Options]):
     def predict(self, task: Lm, settings: Settings, queries: Sequence[Beginning], options: Options) -> list[Answer]:
         answers = []
         for query in queries:
-            words = query.text.lower().split() if settings.data.lowercase else query.text.split()
+            words = words_of(settings.data, query.text)
             numbers = [EOS, *task.words.numbered(words)]
             unknown = list(dict.fromkeys(w for w in words if w not in task.words.numbers))
             notes = (f"unknown words are read as <unk>: {' '.join(unknown[:SHOWN])}",) if unknown else ()

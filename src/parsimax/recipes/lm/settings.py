@@ -7,9 +7,10 @@ from typing import Literal
 
 from ..kit import recipe as kit
 from ..kit.choice import Choice
-from ..kit.settings import SettingsError, group, setting
+from ..kit.heads import Kind, check_head
+from ..kit.settings import SettingsError, group, refuse_unread, setting
 
-Kind = Literal["linear", "sigsoftmax", "monotonic", "plif", "mixture", "mixture-plif"]
+UNREAD = {"lstm": ("model.heads", "model.attention"), "transformer": ("model.weight_drop",)}
 
 
 @dataclass(frozen=True)
@@ -68,8 +69,8 @@ class Settings(kit.Settings):
             raise SettingsError("train.devices: one process reads the text in its order; got more than one")
         if own.kind == "transformer" and own.embedding % own.heads:
             raise SettingsError(f"model.heads must divide model.embedding, got {own.heads} and {own.embedding}")
-        if own.head.endswith("plif") and own.knots % 2:
-            raise SettingsError(f"model.knots must be even, got {own.knots}")
+        refuse_unread(self, UNREAD[own.kind], f"model.kind={own.kind}")
+        check_head(self)
         if own.head != "linear" and own.output.mapping != "softmax" and not own.head.startswith("mixture"):
             raise SettingsError(f"model.output.mapping={own.output.mapping} goes with model.head=linear or a mixture")
 

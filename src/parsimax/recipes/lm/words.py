@@ -65,12 +65,18 @@ def lines_of(data: Data, split: str) -> list[list[str]]:
     if data.root is None:
         found = embedded()[split]
     else:
-        path = path_of(data.root, split)
-        found = [line.split() for line in files.lines(path)]
-    lines = [[word.lower() for word in line] if data.lowercase else line for line in found if line]
+        found = [words_of(data, line) for line in files.lines(path_of(data.root, split))]
+    lines = [line for line in found if line]
     if not lines:
         raise DataError(f"the {split} text has no words")
     return lines
+
+
+def words_of(data: Data, line: str) -> list[str]:
+    """A line as the text of these settings has its words."""
+    if data.root is None:
+        return re.findall(r"\w+|[^\w\s]", line.lower())
+    return (line.lower() if data.lowercase else line).split()
 
 
 def path_of(root: Path, split: str) -> Path:
@@ -91,7 +97,6 @@ def embedded() -> dict[str, list[list[str]]]:
     for number, name in enumerate(sorted(topics)):
         split = {0: "val", 5: "test"}.get(number % 10, "train")
         for line in re.split(r"\n\s*\n", topics[name]):
-            found = re.findall(r"\w+|[^\w\s]", line.lower())
-            if found:
+            if found := words_of(Data(), line):
                 parts[split].append(found)
     return parts
