@@ -56,6 +56,10 @@ def close(ours, truth, tolerance=1e-5):
     torch.testing.assert_close(ours.double(), truth.double(), rtol=tolerance, atol=tolerance, equal_nan=True)
 
 
+def eps(x):
+    return torch.finfo(x.dtype).eps
+
+
 def check(q, k, v, tolerance=1e-5, **options):
     """Value and gradients by q, k, v, and by α and the mask if they are floating-point tensors."""
     others = {n: t for n, t in options.items() if isinstance(t, torch.Tensor) and t.is_floating_point()}
@@ -75,8 +79,9 @@ def check(q, k, v, tolerance=1e-5, **options):
     # Rounding moves every element of a sum: the tolerance is that of the largest.
     for ours, wanted in zip(torch.autograd.grad(out, leaves, weights.to(out)), expected, strict=True):
         close(ours, wanted, 4 * tolerance * max(1.0, float(wanted.abs().max()) if wanted.numel() else 1.0))
+    # torch.matmul joins dimensions in another way where no gradient is asked for, and its products round otherwise.
     with torch.no_grad():
-        close(run(entmax_attention, leaves), out, 1e-12)
+        close(run(entmax_attention, leaves), out, 1e-12 if dispatch.wanted() != "torch" else 4 * eps(q))
     return out
 
 
