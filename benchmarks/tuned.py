@@ -151,11 +151,18 @@ def curve(folder: Path) -> list[dict[str, float]]:
     ]
 
 
+def figures_of(folder: Path) -> dict[str, Any]:
+    """By split; those of val are written when a training is done."""
+    file = folder / "results.json"
+    found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+    return found
+
+
 def carry_out(plan: Plan, training: Training, options: argparse.Namespace) -> Done:
     """Train, or go on with a training, or evaluate it on the test data."""
     folder = options.runs / training.folder
     begun = (folder / "config.yaml").exists()
-    if training.test and not begun:  # the lines of the results were kept, the runs were not
+    if training.test and "val" not in figures_of(folder):  # only lines of the results were kept, or it was stopped
         again = carry_out(plan, replace(training, test=False), options)
         if again.failed:
             return again
@@ -176,7 +183,7 @@ def carry_out(plan: Plan, training: Training, options: argparse.Namespace) -> Do
         sys.exit(f"{folder}: {error or f'exit {code}'}")
     if code:
         return Done(training.cell, training.values, training.seed, failed=error or f"exit {code}")
-    results = json.loads((folder / "results.json").read_text(encoding="utf-8"))
+    results = figures_of(folder)
     figures = (results["val"], results.get("test", {}))
     return Done(training.cell, training.values, training.seed, *figures, curve=curve(folder))
 
