@@ -34,7 +34,7 @@ template <class T> inline V<T> power2(V<T> sum) {
 }
 template <class T>
 inline V<T> scale2(V<T> v, V<T> n) {  // v 2^n, n a whole number; flushed to 0 below the normal numbers
-#if defined(__AVX512F__)  // what falls below the normal numbers is slow, but not in a lane that is masked
+#if defined(__AVX512F__)              // what falls below the normal numbers is slow, but not in a lane that is masked
   const unsigned normal = nle_bits<T>(n, all<T>(-BIAS<T>));
   if constexpr (same<T, float>) return _mm512_maskz_scalef_ps(normal, v, n);
   else return _mm512_maskz_scalef_pd(normal, v, n);
