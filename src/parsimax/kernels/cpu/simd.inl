@@ -443,6 +443,16 @@ template <class T, int L, int STEP = 1> [[gnu::always_inline]] inline void butte
     butterflies<T, L, 2 * STEP>(v);
   }
 }
+// 16-bit numbers in vectors of 16 bytes, where every instruction set can put two vectors together by their numbers.
+template <int TIMES = 3> [[gnu::always_inline]] inline void interleave(VL<uint16_t, 8>* v) {
+  VL<uint16_t, 8> w[8];
+  for (int i = 0; i < 4; i++) {
+    w[2 * i] = __builtin_shufflevector(v[i], v[i + 4], 0, 8, 1, 9, 2, 10, 3, 11);
+    w[2 * i + 1] = __builtin_shufflevector(v[i], v[i + 4], 4, 12, 5, 13, 6, 14, 7, 15);
+  }
+  for (int i = 0; i < 8; i++) v[i] = w[i];
+  if constexpr (TIMES > 1) interleave<TIMES - 1>(v);
+}
 #if defined(__AVX2__)
 template <class F, class G> [[gnu::always_inline]] inline void transpose_8(F get, G put) {
   const __m256 r0 = get(0), r1 = get(1), r2 = get(2), r3 = get(3), r4 = get(4), r5 = get(5), r6 = get(6), r7 = get(7);
@@ -493,7 +503,8 @@ template <class T, int L = W<T>, class F, class G> [[gnu::always_inline]] inline
 #endif
   VL<T, L> v[L];
   for (int i = 0; i < L; i++) v[i] = get(i);
-  butterflies<T, L>(v);
+  if constexpr (same<T, uint16_t> && L == 8) interleave(v);
+  else butterflies<T, L>(v);
   for (int j = 0; j < L; j++) put(j, v[j]);
 }
 

@@ -59,22 +59,16 @@ template <class S, bool BACK> inline void turn(const S* from, i64 apart, i64 n, 
     if constexpr (BACK) to[j * apart + r] = from[r * stride + j];
     else to[r * stride + j] = from[j * apart + r];
   };
-  i64 whole_rows = 0, whole = 0;
+  i64 whole = 0;
   if constexpr (same<S, float> || same<S, double>) {
     constexpr int L = W<S>, HALF = L == 16 ? 8 : L;  // few rows, or short ones, fill half a vector
-    whole_rows = rows;
     whole = rows <= HALF || n < L ? turn_blocks<HALF, BACK>(from, apart, n, rows, stride, to)
                                   : turn_blocks<L, BACK>(from, apart, n, rows, stride, to);
   } else {
-    constexpr i64 SIDE = 16;  // a line of the cache is read or written whole
-    whole_rows = rows / SIDE * SIDE, whole = n / SIDE * SIDE;
-    for (i64 j = 0; j < whole; j += SIDE)
-      for (i64 r = 0; r < whole_rows; r += SIDE)
-        for (i64 a = 0; a < SIDE; a++)
-          for (i64 b = 0; b < SIDE; b++) BACK ? one(r + b, j + a) : one(r + a, j + b);
+    whole = turn_blocks<8, BACK>((const uint16_t*)from, apart, n, rows, stride, (uint16_t*)to);
   }
-  for (i64 j = whole_rows < rows ? 0 : whole; j < n; j++)
-    for (i64 r = j < whole ? whole_rows : 0; r < rows; r++) one(r, j);
+  for (i64 j = whole; j < n; j++)
+    for (i64 r = 0; r < rows; r++) one(r, j);
 }
 template <class S> void take_rows(const void* from, i64 apart, i64 n, i64 rows, i64 stride, void* to) {
   turn<S, false>((const S*)from, apart, n, rows, stride, (S*)to);
