@@ -15,9 +15,7 @@ from __future__ import annotations
 import math
 from dataclasses import KW_ONLY, dataclass, fields
 
-from .engine.arguments import Interval, check_count, check_number
-
-FINITE = Interval(-math.inf, math.inf, closed_low=False, closed_high=False)
+from .engine.arguments import FINITE, Interval, check_count, check_number
 
 
 @dataclass(frozen=True, repr=False)

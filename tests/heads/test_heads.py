@@ -381,6 +381,17 @@ def test_target_probabilities_have_their_gradient(name, cut):
     assert_equal(mine, their)
 
 
+def test_target_probabilities_that_require_a_gradient_go_in_chunks_where_none_is_made(monkeypatch):
+    monkeypatch.setattr(chunks, "FEW", 0)
+    monkeypatch.setattr(chunks, "ROWS", 4)
+    head, seen = made("softmax"), []
+    rows = head.row_losses
+    monkeypatch.setattr(head, "row_losses", lambda hidden, *rest: seen.append(len(hidden)) or rows(hidden, *rest))
+    with torch.no_grad(), parsimax.use_kernels("torch"):
+        head.loss(HIDDEN, SOFT.clone().requires_grad_())
+    assert max(seen) <= 4
+
+
 @pytest.mark.parametrize("backend", ["auto", "torch", "lean"])
 @pytest.mark.parametrize("name", ["entmax15", "learned", "normmax", "rsoftmax"])
 def test_exact_zeros_leave_the_gradient_of_log_probabilities_finite(name, backend):

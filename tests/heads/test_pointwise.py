@@ -168,8 +168,16 @@ def test_errors_say_what_is_wrong():
         parsimax.plif(X, [1.0, 2.0])
     with pytest.raises(ValueError, match=r"must have one shape \(K,\), got \(6,\), \(6,\), \(5,\)"):
         parsimax.monotonic(X, WEIGHTS[0], WEIGHTS[1], WEIGHTS[2][:5])
-    with pytest.raises(ValueError, match="units must be 1 or more"):
+    with pytest.raises(ValueError, match="units must be at least 1, got 0"):
         parsimax.Monotonic(0)
+    with pytest.raises(TypeError, match=r"bound must be a number, got a tensor of shape \(1,\)"):
+        parsimax.plif(X, RAW, torch.ones(1))
+
+
+@pytest.mark.parametrize("bound", [1e-4, 1.0, 1e5])
+def test_a_monotonic_net_starts_as_the_line_x_plus_bound_whatever_its_bound(bound):
+    height = torch.nn.functional.softplus(parsimax.Monotonic(100, bound).raw_height.double())
+    torch.testing.assert_close(height, torch.full_like(height, 2 * bound / 100), rtol=1e-5, atol=0)
 
 
 def test_many_numbers_are_taken_from_a_table():

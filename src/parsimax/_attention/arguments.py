@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from ..engine.arguments import Interval, check_number
+from ..engine.arguments import FINITE, Interval, check_number
 from . import biases
 
 SHARE = Interval(0, 1)
-FINITE = Interval(-math.inf, math.inf, closed_low=False, closed_high=False)
-POSITIVE = Interval(0, math.inf, closed_low=False, closed_high=False)
 
 
 @dataclass(frozen=True)

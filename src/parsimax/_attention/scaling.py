@@ -9,8 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from .._fixed import FixedTensors
-from ..engine.arguments import check_count, check_number
-from .arguments import FINITE, POSITIVE
+from ..engine.arguments import FINITE, POSITIVE, check_count, check_number
 
 
 class LengthScaling(FixedTensors):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import numbers
 from dataclasses import dataclass
 
@@ -31,6 +32,10 @@ class Interval:
 
     def __str__(self) -> str:
         return f"{'[' if self.closed_low else '('}{self.low:g}, {self.high:g}{']' if self.closed_high else ')'}"
+
+
+FINITE = Interval(-math.inf, math.inf, closed_low=False, closed_high=False)
+POSITIVE = Interval(0, math.inf, closed_low=False, closed_high=False)
 
 
 def check_scores(scores: Tensor, dtype: torch.dtype | None, where: str, least: int = 1) -> None:
@@ -82,6 +87,8 @@ def check_mask(mask: Tensor, scores: Tensor, where: str) -> None:
 def check_number(value: object, domain: Interval, name: str, where: str) -> float:
     if type(value) is float:  # asking for numbers.Real costs a microsecond
         number = value
+    elif isinstance(value, Tensor):  # whoever takes tensors has looked before
+        raise TypeError(f"{where}: {name} must be a number, got a tensor of shape {tuple(value.shape)}")
     elif isinstance(value, bool) or not isinstance(value, numbers.Real):
         raise TypeError(f"{where}: {name} must be a number or a tensor, got {value!r}")
     else:

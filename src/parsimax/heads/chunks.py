@@ -58,7 +58,8 @@ def chunked_loss(head: Head, hidden: Tensor, target: Tensor, options: Options) -
     out = loss_dtype(hidden)
     parameters = tuple(head.parameters())
     # The gradient by target probabilities is as large as all logits: nothing is gained by chunks of them.
-    plain = is_plain(hidden, target, *parameters) and not target.requires_grad
+    by_target = target.requires_grad and torch.is_grad_enabled()
+    plain = is_plain(hidden, target, *parameters) and not by_target
     total = options.reduction != "none"
     plan = kernel_of(head, rows) if plain and total else None
     kinds: dict[str, Any] = {"soft": soft, "smoothing": options.label_smoothing, "bias": head.bias, "single": not total}

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..engine.arguments import check_scores
+from ..engine.arguments import POSITIVE, check_count, check_number, check_scores
 from ..engine.fused import aliases
 from ..engine.modes import derivative_is_observed, is_plain, kernels_serve
 from ..engine.precision import in_float64, work_dtype
@@ -208,13 +208,13 @@ class Monotonic(nn.Module):
 
     def __init__(self, units: int = 100, bound: float = 10.0) -> None:
         super().__init__()
-        if units < 1 or not 0 < bound < math.inf:
-            raise ValueError(f"Monotonic: units must be 1 or more and bound above 0, got {units} and {bound}")
+        check_count(units, "units", "Monotonic")
+        check_number(bound, POSITIVE, "bound", "Monotonic")
         one = math.log(math.e - 1)
         height = 2 * bound / units
         self.raw_scale = nn.Parameter(torch.full((units,), one))
         self.shift = nn.Parameter(-torch.linspace(-bound, bound, units))
-        self.raw_height = nn.Parameter(torch.full((units,), math.log(math.expm1(height))))
+        self.raw_height = nn.Parameter(torch.full((units,), height + math.log(-math.expm1(-height))))
 
     @property
     def weights(self) -> Weights:

@@ -8,13 +8,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..engine.arguments import Interval, check_number, check_scores
+from ..engine.arguments import POSITIVE, check_number, check_scores
 from ..engine.modes import kernels_serve
 from ..engine.precision import in_float64
 from .fused_pointwise import plif_by_kernel
 from .pieces import Pieces, plif_pieces
 
-BOUND = Interval(0, math.inf, closed_low=False, closed_high=False)
 MOST = 1 << 23  # pieces whose number a float32 can count with a bit to spare
 ONE = math.log(math.e - 1)  # its softplus, the slope, is 1
 
@@ -112,7 +111,7 @@ def _check(x: Tensor, raw_slopes: Tensor, bound: float, where: str) -> None:
         given = raw_slopes.dtype if isinstance(raw_slopes, Tensor) else type(raw_slopes).__name__
         raise TypeError(f"{where}: raw_slopes must be a floating-point tensor, got {given}")
     _check_pieces(raw_slopes.shape, where)
-    check_number(bound, BOUND, "bound", where)
+    check_number(bound, POSITIVE, "bound", where)
 
 
 def _check_pieces(shape: tuple[int, ...], where: str) -> None:
@@ -142,7 +141,7 @@ class PLIF(nn.Module):
     def __init__(self, knots: int = 100_000, bound: float = 20.0) -> None:
         super().__init__()
         _check_pieces((knots,), type(self).__name__)
-        check_number(bound, BOUND, "bound", type(self).__name__)
+        check_number(bound, POSITIVE, "bound", type(self).__name__)
         self.bound = float(bound)
         self.raw_slopes = nn.Parameter(torch.full((knots,), ONE))
 

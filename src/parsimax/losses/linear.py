@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ..engine.arguments import Interval, check_number, check_scores
+from ..engine.arguments import POSITIVE, check_number, check_scores
 from ..engine.chunked import flat_rows
 from ..engine.clean import as_tensor
 from ..engine.modes import is_plain, kernels_serve
@@ -20,8 +19,6 @@ from .chunks import Plan, chunked_losses, logits_of, smooth_term, whole_losses
 from .contract import Options, check_class_weight, check_no_weight, check_targets, loss_dtype, reduced
 from .entmax_loss import bind, by_formula, soft_by_formula
 from .fused_linear import linear_row_losses
-
-SOFTCAP = Interval(0, math.inf, closed_low=False, closed_high=False)
 
 
 def linear_entmax_loss(
@@ -200,7 +197,7 @@ def _check_layer(hidden: Tensor, weight: Tensor, bias: Tensor | None, softcap: f
     if bias is not None and tuple(bias.shape) != (weight.shape[0],):
         raise ValueError(f"{where}: bias must have shape ({weight.shape[0]},), got {tuple(bias.shape)}")
     if softcap is not None:
-        check_number(softcap, SOFTCAP, "softcap", where)
+        check_number(softcap, POSITIVE, "softcap", where)
 
 
 def target_is_soft(target: Tensor, lead: torch.Size, classes: int, where: str) -> bool:

@@ -6,14 +6,14 @@ from typing import Any
 
 from torch import Tensor
 
-from ..engine.arguments import check_number
+from ..engine.arguments import POSITIVE, check_number
 from ..mappings.declaration import REGISTRY, setting_property
 from ..mappings.registry import MappingLike, resolve
 from ..parameters import Adjustable, Ends, Schedule, short
 from .contract import Options
 from .entmax_loss import ALPHA, entmax15_loss, entmax_loss, sparsemax_loss
 from .fenchel_young import bind, fenchel_young_loss
-from .linear import SOFTCAP, linear_entmax_loss
+from .linear import linear_entmax_loss
 
 
 class ClassificationLoss(Adjustable):
@@ -174,7 +174,7 @@ class LinearEntmaxLoss(EntmaxLoss):
     ) -> None:
         super().__init__(alpha, **options)
         if softcap is not None:
-            check_number(softcap, SOFTCAP, "softcap", type(self).__name__)
+            check_number(softcap, POSITIVE, "softcap", type(self).__name__)
         self.softcap = softcap
 
     def forward(  # type: ignore[override]
