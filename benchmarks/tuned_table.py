@@ -38,7 +38,6 @@ COLUMNS = {
         "possible words": lambda test: test["possible words"],
         "rank": lambda test: test.get("rank", math.nan),
         "repetition": lambda test: test["repetition of written text"],
-        "seconds an epoch": lambda test: test["dev"].get("seconds per epoch", math.nan),
     },
     "ssvae": {
         "accuracy, %": lambda test: 100 * test["accuracy"],
