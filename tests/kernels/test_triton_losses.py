@@ -162,6 +162,16 @@ def test_the_layer_with_its_loss(dtype, options, monkeypatch):
     near(ours, true, dtype, tolerance)
 
 
+def test_a_backward_pass_under_autocast_is_in_the_precision_of_the_layer():
+    draw = torch.Generator().manual_seed(0)
+    hidden, weight = (torch.randn(n, 12, generator=draw).requires_grad_() for n in (20, 37))
+    loss = parsimax.linear_entmax_loss(hidden, weight, torch.arange(20))
+    true = torch.autograd.grad(loss, [hidden, weight], retain_graph=True)
+    with torch.autocast("cpu", torch.bfloat16):
+        found = torch.autograd.grad(loss, [hidden, weight])
+    assert all(map(torch.equal, found, true))
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("options", [{}, {"softcap": 5.0}, {"label_smoothing": 0.1}], ids=str)
 def test_the_layer_with_target_probabilities(dtype, options, monkeypatch):
