@@ -94,6 +94,14 @@ def test_class_weights_with_smoothing():
         return parsimax.entmax_loss(x, target, 1.4, weight=weight.to(x), reduction="none", label_smoothing=0.3)
 
     near(*both(loss, [x]), torch.float32)
+    every, plain = weight.double().repeat_interleave(2), both(loss, [x])[0]
+    every[1::2] = 9
+    weight = every[::2]  # in float64 it goes to the kernel as it lies in memory
+
+    def strided(x):
+        return parsimax.entmax_loss(x, target, 1.4, weight=weight, reduction="none", label_smoothing=0.3)
+
+    near(both(strided, [x])[0], [t.double() for t in plain], torch.float32)
 
 
 @pytest.mark.parametrize("path", ["held", "tiled"])
