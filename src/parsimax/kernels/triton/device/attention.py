@@ -6,10 +6,10 @@ forward   one pass over all keys finds each query's largest score, and the key b
 queries   one pass over the live blocks for the sums of the gradient, one for dq, dα and the gradient by the mask
 keys      dk and dv of a key block, from the query tiles for which it is live
 
-Tiles are BM queries by BN keys everywhere. Live says for each of them whether it may hold support; with a null Live all
-do. One thread writes a byte of it and all threads branch on it later: a barrier stands between, as Triton puts none of
-its own between accesses to global memory, and threads that took different branches would wait for each other for ever.
-A query keeps its largest score and E, or w for α near 1: see entmax.py, whose searches these are.
+Tiles are BM queries by BN keys everywhere. Live says for each of them whether it may hold support. One thread writes a
+byte of it and all threads branch on it later: a barrier stands between, as Triton puts none of its own between accesses
+to global memory, and threads that took different branches would wait for each other for ever. A query keeps its
+largest score and E, or w for α near 1: see entmax.py, whose searches these are.
 """
 
 import triton
