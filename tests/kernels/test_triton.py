@@ -13,8 +13,9 @@ import pytest
 import torch
 
 import interpreted
+import parsimax
 from parsimax import cli
-from parsimax.bench import selftest, tune
+from parsimax.bench import gpu, selftest, tune
 from parsimax.kernels import triton
 from parsimax.kernels.triton import launch
 from parsimax.kernels.triton import table as launch_table
@@ -92,6 +93,42 @@ def test_the_bench_of_a_gpu_runs_in_the_interpreter(tmp_path):
         "entmax_attention",
     }
     assert min(float(row["ours_ms"]) for row in rows) > 0
+
+
+def test_a_case_that_fails_takes_no_other_with_it(tmp_path, monkeypatch, capsys):
+    """A GPU with too little memory, or a kernel of others that does not take the case."""
+
+    def fails(x):
+        raise RuntimeError("out of memory\nand more")
+
+    x = (torch.zeros(2, 3),)
+    sides = {"torch.softmax": lambda x: x.softmax(-1), "flash": fails}
+    some = [gpu.Case("first", fails, sides, x), gpu.Case("second", parsimax.softmax, sides, x)]
+    monkeypatch.setattr(gpu, "cases", lambda tiny: some)
+    out = tmp_path / "new" / "speed.csv"
+    assert gpu.run(Namespace(device="cpu", case=None, seconds=0, csv=str(out))) == 1
+    said = capsys.readouterr().out
+    assert "not timed: RuntimeError: out of memory\n" in said and "without flash: RuntimeError: out of memory\n" in said
+    with out.open() as file:
+        assert [(row["case"], row["against"]) for row in csv.DictReader(file)] == [("second", "torch.softmax")]
+
+
+def test_what_fails_behind_a_call_is_a_line_of_the_report():
+    """A kernel that reads where it may not: the error comes when its answer is asked for."""
+
+    class Late(torch.Tensor):
+        def cpu(self):
+            raise RuntimeError("illegal memory access")
+
+    check = selftest.Check("late", lambda x: x.detach().as_subclass(Late), (torch.zeros(2, 3),), torch.float32)
+    found = selftest.result_of(check, torch.device("cpu"))
+    assert found.problem == "RuntimeError: illegal memory access" and not found.passed
+
+
+def test_a_report_that_could_not_be_written_is_refused_before_the_work(tmp_path):
+    for run, option in ((selftest.run, "report"), (gpu.run, "csv")):
+        with pytest.raises(ValueError, match="is a folder; give another file"):
+            run(Namespace(device="cpu", tiny=True, case=None, seconds=0, **{option: str(tmp_path)}))
 
 
 @pytest.mark.parametrize("option", ["--list", "--threads=4", "--markdown=page.md"])
@@ -185,12 +222,15 @@ def test_tuning_a_cpu_is_refused():
         ("[1]", "it holds [1], not an object of objects"),
         ('{"tile": 3}', "not an object of objects called scores, tile, attention"),
         ('{"tiles": {}}', "it has 'tiles'; there are scores, tile, attention"),
-        ('{"tile": {"light": "x"}}', "tile, 'light' is 'x', not a power of 2 from 16 on"),
-        ('{"scores": {"light": 3}}', "scores, 'light' is 3, not a power of 2 from 1 on"),
+        ('{"tile": {"light": "x"}}', "tile, 'light' is 'x', not a power of 2 from 16 to 1048576"),
+        ('{"scores": {"light": 3}}', "scores, 'light' is 3, not a power of 2 from 1 to 1024"),
+        ('{"scores": {"light": 2048}}', "scores, 'light' is 2048, not a power of 2 from 1 to 1024"),
         ('{"scores": {"fast": 4}}', "scores has 'fast'; there are light, heavy, ordered"),
         ('{"attention": {"64": [16, 16, 4, 1]}}', "attention has '64'; a key is"),
         ('{"attention": {"64, 2, False": [16, 16]}}', "not the four numbers BM, BN, warps, stages"),
-        ('{"attention": {"64, 2, False": [16, 8, 4, 1]}}', "has BN = 8, not a power of 2"),
+        ('{"attention": {"64, 2, False": [16, 8, 4, 1]}}', "has BN = 8, not a power of 2 from 16 to 1024"),
+        ('{"attention": {"64, 2, False": [16, 16, 64, 1]}}', "has warps = 64, not a power of 2 from 1 to 32"),
+        ('{"attention": {"64, 2, False": [16, 16, 4, 0]}}', "has stages = 0, not a number from 1 to 8"),
         ("[", "Expecting value"),
     ],
 )

@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import interpreted
 import parsimax
@@ -12,6 +13,9 @@ from parsimax.kernels import dispatch
 from sweep import rows, truth
 
 interpreted.only()
+import triton.language as tl  # noqa: E402
+from triton.runtime import interpreter  # noqa: E402
+
 from parsimax.kernels.triton import attention  # noqa: E402
 
 inf, nan = math.inf, math.nan
@@ -166,6 +170,58 @@ def test_blocks_without_support_are_not_looked_at():
     live = torch.stack([flags[t * by_tile : t * by_tile + plan.blocks] for t in range(plan.tiles)]).bool()
     near = torch.arange(plan.blocks) < plan.blocks // 2
     assert live.any(1).all() and not live[: plan.tiles // 2, ~near].any() and not live[plan.tiles // 2 :, near].any()
+
+
+@pytest.mark.parametrize("alpha", [1.5, inf])
+def test_a_barrier_stands_before_what_another_thread_has_written(alpha, monkeypatch):
+    """On a GPU one thread writes a byte of the live blocks. One that reads it too early takes another branch than the
+    others, and waits for them for ever. Here a program is one thread, so what it would see is recorded."""
+    builder = interpreter.InterpreterBuilder
+    load, store, fresh, seen = builder.create_masked_load, builder.create_masked_store, set(), []
+
+    def loads(self, at, *rest):
+        if at.get_element_ty() == tl.int8:
+            seen.append(fresh.isdisjoint(at.data.flatten().tolist()))
+        return load(self, at, *rest)
+
+    def stores(self, at, *rest):
+        if at.get_element_ty() == tl.int8:
+            fresh.update(at.data.flatten().tolist())
+        return store(self, at, *rest)
+
+    monkeypatch.setattr(builder, "create_masked_load", loads)
+    monkeypatch.setattr(builder, "create_masked_store", stores)
+    monkeypatch.setattr(builder, "create_barrier", lambda self: fresh.clear())
+    q, k, v = drawn((1, 1, 37, 16), (1, 1, 70, 16), (1, 1, 70, 16))
+    q[0, 0, 3] = nan
+    parsimax.entmax_attention(q * 3, k, v, alpha=alpha)
+    assert len(seen) > 10 and all(seen)
+
+
+def test_a_mask_whose_keys_lie_far_apart():
+    """Offsets beyond 2^31: of the memory only what is looked at is ever touched."""
+    q, k, v, added = drawn((1, 1, 3, 16), (1, 1, 70, 16), (1, 1, 70, 16), (3, 70))
+    far = torch.empty(70 << 25, dtype=torch.bool).as_strided((3, 70), (1, 1 << 25))
+    far.copy_(added > 0)
+    out = parsimax.entmax_attention(q, k, v, attn_mask=far)
+    assert torch.equal(out, parsimax.entmax_attention(q, k, v, attn_mask=far.contiguous()))
+
+
+def test_the_seed_of_dropout_makes_nobody_wait(monkeypatch):
+    class Recorded(TorchDispatchMode):
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+            called.add(function._schema.name.removeprefix("aten::"))
+            return function(*args, **(kwargs or {}))
+
+    called = set()
+    seed = torch.tensor(2**62 + 1)
+    with Recorded():
+        drop, rescale = attention._dropped(0.25, seed, torch.device("cpu"))
+    assert called <= {"empty", "select", "fill_", "_local_scalar_dense"}  # no copy between devices
+    assert drop.tolist() == [2**62 + 1, 2**30] and rescale == 4 / 3
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+    with pytest.raises(RuntimeError, match="a CUDA graph would drop the same each time"):
+        attention._dropped(0.25, seed, torch.device("cuda"))
 
 
 def test_without_room_for_the_live_blocks_all_are(monkeypatch):

@@ -1,8 +1,10 @@
 """A GPU that is not there: fake CUDA tensors choose the Triton kernels; graphs hold the operators of the CPU."""
 
+import importlib
 import importlib.util
 import subprocess
 import sys
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -204,6 +206,35 @@ def test_every_operator_has_a_kernel_for_cuda():
     for name in triton.IMPLEMENTED:
         assert name in schemas.OPERATORS
         assert torch._C._dispatch_has_kernel_for_dispatch_key(f"parsimax::{name}", "CUDA")
+
+
+def test_kernels_run_on_the_gpu_of_their_tensors(monkeypatch):
+    """Triton launches on the current one, which torch does not change for operators written in Python."""
+    rows = importlib.import_module("parsimax.kernels.triton.rows")
+    current = [0]
+
+    def exchange(index):
+        current[0], before = (index if index >= 0 else current[0]), current[0]
+        return before
+
+    monkeypatch.setattr(torch.cuda, "_exchange_device", exchange)
+    monkeypatch.setattr(torch.cuda, "_maybe_exchange_device", exchange)
+    monkeypatch.setattr(rows, "entmax_fwd", lambda x, *_: current[0])
+    with FakeTensorMode():
+        x = torch.empty(2, 3, device="cuda:1")
+        assert triton.implementation("_entmax_fwd")(x, None, 1.5) == 1
+    assert current == [0]
+
+
+def test_products_of_half_types_are_float32_where_torch_cannot_widen(monkeypatch):
+    """Before 2.8, and for ROCm before 2.10."""
+    linear = importlib.import_module("parsimax.kernels.triton.linear")
+    monkeypatch.setattr(torch, "autocast", lambda *_, **__: nullcontext())  # which warns that there is no GPU
+    for widens in (True, False):
+        monkeypatch.setattr(linear, "WIDENS", widens)
+        with FakeTensorMode():
+            a, b = (torch.empty(3, 3, device="cuda", dtype=torch.bfloat16) for _ in range(2))
+            assert linear.product(a, b).dtype == torch.float32
 
 
 def test_importing_the_package_imports_no_triton():

@@ -94,6 +94,14 @@ def test_class_weights_with_smoothing():
         return parsimax.entmax_loss(x, target, 1.4, weight=weight.to(x), reduction="none", label_smoothing=0.3)
 
     near(*both(loss, [x]), torch.float32)
+    every, plain = weight.double().repeat_interleave(2), both(loss, [x])[0]
+    every[1::2] = 9
+    weight = every[::2]  # in float64 it goes to the kernel as it lies in memory
+
+    def strided(x):
+        return parsimax.entmax_loss(x, target, 1.4, weight=weight, reduction="none", label_smoothing=0.3)
+
+    near(both(strided, [x])[0], [t.double() for t in plain], torch.float32)
 
 
 @pytest.mark.parametrize("path", ["held", "tiled"])
@@ -160,6 +168,16 @@ def test_the_layer_with_its_loss(dtype, options, monkeypatch):
     ours, true = both(loss, [*tensors, alpha])
     tolerance = 1e-5 if dtype == torch.float32 else 3e-2  # the gradient of the logits is rounded for the products
     near(ours, true, dtype, tolerance)
+
+
+def test_a_backward_pass_under_autocast_is_in_the_precision_of_the_layer():
+    draw = torch.Generator().manual_seed(0)
+    hidden, weight = (torch.randn(n, 12, generator=draw).requires_grad_() for n in (20, 37))
+    loss = parsimax.linear_entmax_loss(hidden, weight, torch.arange(20))
+    true = torch.autograd.grad(loss, [hidden, weight], retain_graph=True)
+    with torch.autocast("cpu", torch.bfloat16):
+        found = torch.autograd.grad(loss, [hidden, weight])
+    assert all(map(torch.equal, found, true))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)

@@ -1,6 +1,7 @@
 """``parsimax bench --device cuda``: the kernels of a GPU against torch's, forward and backward, in one process.
 
-Each side runs until ``--seconds`` are over, in turns, and the median counts. A case whose answer is wrong is not timed.
+Each side runs until ``--seconds`` are over, in turns, and the median counts. A case whose answer is wrong is not timed,
+nor is one that the GPU has not the memory for, nor another's kernel that does not take it.
 With ``--device interpreter`` tiny cases run in Triton's interpreter: that the command works, not how fast.
 """
 
@@ -13,7 +14,6 @@ import time
 from argparse import Namespace
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -23,7 +23,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import parsimax
 
-from .selftest import INTERPRETER, MAPPINGS, Public, prepared
+from .selftest import INTERPRETER, MAPPINGS, Public, place_for, prepared
 
 TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 4e-2, torch.float16: 5e-3}
 FEWEST = 3  # runs of each side
@@ -128,12 +128,22 @@ def milliseconds(call: Callable[[], Any], device: torch.device) -> float:
     return float(start.elapsed_time(end))
 
 
+def said_of(error: Exception) -> str:
+    return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
+
+
 def medians(case: Case, device: torch.device, seconds: float) -> dict[str, float]:
     inputs = [ready(t, device) for t in case.inputs]
     sides = {"parsimax": case.ours, **case.against}
+    for name, call in [*sides.items()]:  # compiles, and fills the caches
+        try:
+            both_ways(call, inputs)
+        except Exception as error:
+            if call is case.ours:
+                raise
+            print(f"{case.name:52} without {name}: {said_of(error)}")
+            del sides[name]
     taken: dict[str, list[float]] = {name: [] for name in sides}
-    for call in sides.values():  # compiles, and fills the caches
-        both_ways(call, inputs)
     end = time.perf_counter() + seconds
     while min(map(len, taken.values())) < FEWEST or time.perf_counter() < end:
         for name, call in sides.items():
@@ -143,6 +153,7 @@ def medians(case: Case, device: torch.device, seconds: float) -> dict[str, float
 
 def run(options: Namespace) -> int:
     device = prepared(options.device)
+    out = place_for(options.csv) if options.csv else None
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else options.device
     print(f"{name}, torch {torch.__version__}: milliseconds, forward and backward")
     written: list[dict[str, Any]] = []
@@ -150,20 +161,24 @@ def run(options: Namespace) -> int:
     for case in cases(options.device == INTERPRETER):
         if options.case and not any(part in case.name for part in options.case):
             continue
-        why = wrong(case, device)
+        times: dict[str, float] = {}
+        try:
+            why = wrong(case, device)
+            times = {} if why else medians(case, device, options.seconds)
+        except Exception as error:  # the other cases, and the file, are worth having
+            why = said_of(error)
         if why is not None:
             failed += 1
             print(f"{case.name:52} not timed: {why}")
             continue
-        times = medians(case, device, options.seconds)
         ours = times.pop("parsimax")
         said = ", ".join(f"{other} {ms:.3f} ({ours / ms:.2f})" for other, ms in times.items())
         print(f"{case.name:52} {ours:9.3f}   {said}", flush=True)
         for other, ms in times.items():
             row = {"case": case.name, "ours_ms": ours, "against": other, "against_ms": ms, "device": name}
             written.append({**row, "torch": torch.__version__, "parsimax": parsimax.__version__})
-    if options.csv and written:
-        with Path(options.csv).open("w", newline="", encoding="utf-8") as file:
+    if out is not None and written:
+        with out.open("w", newline="", encoding="utf-8") as file:
             writer = csv.DictWriter(file, list(written[0]))
             writer.writeheader()
             writer.writerows(written)

@@ -108,6 +108,15 @@ def prepared(device: str) -> torch.device:
     return torch.device("cpu")
 
 
+def place_for(file: str | Path) -> Path:
+    """Where a report will be written: minutes of work come first, so that one that cannot be is refused before."""
+    path = Path(file)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise ValueError(f"{path} is {'a folder' if path.is_dir() else 'not writable'}; give another file")
+    return path
+
+
 def hostile(rows: int, n: int, seed: int, ties: bool = True) -> Tensor:
     """Random rows; some with a forbidden entry, a NaN, +inf, nothing allowed, ties, far from 0."""
     x = torch.randn(rows, n, generator=torch.Generator().manual_seed(seed)) * 2
@@ -269,13 +278,14 @@ def checks(tiny: bool) -> Iterator[Check]:
 
 
 def outputs(check: Check, device: torch.device, dtype: torch.dtype) -> list[Tensor]:
-    """The result, and the gradients by all inputs where there are any."""
+    """The result, and the gradients by all inputs where there are any; on the CPU, so that what fails on the way of
+    the device, which runs behind, fails here."""
     inputs = [t.to(check.dtype).to(device, dtype).requires_grad_() for t in check.inputs]
     out = check.call(*inputs)
     if not out.requires_grad:
-        return [out]
+        return [out.cpu()]
     g = torch.linspace(-1, 1, out.numel()).reshape(out.shape).to(check.dtype).to(out)
-    return [out.detach(), *torch.autograd.grad(out, inputs, g)]
+    return [t.cpu() for t in (out.detach(), *torch.autograd.grad(out, inputs, g))]
 
 
 def contract(check: Check, p: Tensor, exact: Tensor) -> str:
@@ -309,7 +319,7 @@ def result_of(check: Check, device: torch.device) -> Result:
         true = outputs(check, torch.device("cpu"), torch.float64)
     worst, repeats = 0.0, True
     for one, other, exact in zip(ours, again, true, strict=True):
-        one, other = one.cpu().double(), other.cpu().double()
+        one, other = one.double(), other.double()
         repeats &= torch.equal(one.nan_to_num(), other.nan_to_num())
         broken = exact.isnan()
         largest = exact[~broken].abs().amax().item() if bool((~broken).any()) else 0.0
@@ -317,13 +327,14 @@ def result_of(check: Check, device: torch.device) -> Result:
         off = (one - exact).abs()[~broken]
         worst = max(worst, (off.nan_to_num(math.inf).amax() / allowed).item() if off.numel() else 0.0)
         worst = max(worst, 0.0 if bool(one[broken].isnan().all()) else math.inf)
-    said = contract(check, ours[0].cpu().double(), true[0]) if check.sums or check.zeros else ""
+    said = contract(check, ours[0].double(), true[0]) if check.sums or check.zeros else ""
     return Result(check.name, worst, repeats, time.perf_counter() - began, said, back_end)
 
 
 def run(options: Namespace) -> int:
     """What the command does: 0 if all passed."""
     device = prepared(options.device)
+    out = place_for(options.report) if options.report else None
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else options.device
     facts = {"device": name, "torch": torch.__version__, "python": platform.python_version()}
     facts["parsimax"] = parsimax.__version__
@@ -339,7 +350,7 @@ def run(options: Namespace) -> int:
     failed = [r for r in results if not r.passed]
     print(f"{len(results) - len(failed)} of {len(results)} passed")
     facts["triton"] = getattr(sys.modules.get("triton"), "__version__", "not used")
-    if options.report:
+    if out is not None:
         report = {**facts, "results": [asdict(r) for r in results]}
-        Path(options.report).write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+        out.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
     return 1 if failed else 0

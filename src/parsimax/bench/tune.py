@@ -20,7 +20,7 @@ from torch import Tensor
 import parsimax
 
 from .gpu import both_ways, milliseconds
-from .selftest import INTERPRETER, prepared
+from .selftest import INTERPRETER, place_for, prepared
 
 # Scores that a thread may hold, from the fewest on, the built-in ones among them.
 SCORES = {
@@ -203,8 +203,8 @@ def run(options: Namespace) -> int:
     out = Path(options.out) if options.out else table.path()
     if out is None:
         raise ValueError("tune: no GPU is in use, so there is no place for its table; pass --out FILE")
+    out = place_for(out)
     found: dict[str, Any] = {**rows_table(device, tiny), "attention": attention_table(device, tiny)}
-    out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
     print(f"written to {out}")
     return 0

@@ -10,6 +10,8 @@ import importlib.util
 from collections.abc import Callable
 from typing import Any
 
+import torch
+
 from ..schemas import LIBRARY
 
 # operator -> the module here that has its implementation, a function of the same name without the underscore
@@ -51,10 +53,14 @@ PROBLEM = _problem()
 
 
 def implementation(name: str) -> Callable[..., Any]:
-    """What runs for an operator; its module, and with it Triton, is imported at the first call."""
+    """What runs for an operator; its module, and with it Triton, is imported at the first call.
+
+    On the GPU of its first argument, a tensor: Triton launches on the current one, wherever the tensors are.
+    """
 
     def run(*args: Any) -> Any:
-        return getattr(importlib.import_module(f".{IMPLEMENTED[name]}", __name__), name[1:])(*args)
+        with torch.cuda.device_of(args[0]):
+            return getattr(importlib.import_module(f".{IMPLEMENTED[name]}", __name__), name[1:])(*args)
 
     return run
 

@@ -92,8 +92,12 @@ def _dropped(dropout: float, seed: Tensor | None, device: torch.device) -> tuple
     """(the seed and the least number of 32 bits that is kept, what kept weights are multiplied by)."""
     if not dropout or seed is None:
         return None, 1.0
-    least = torch.tensor(min(int(dropout * 2**32), 0xFFFFFFFF))
-    return torch.stack([seed.cpu(), least]).to(device), 1 / (1 - dropout) if dropout < 1 else 0.0
+    if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+        raise RuntimeError("attention draws the seed of dropout on the CPU: a CUDA graph would drop the same each time")
+    given = torch.empty(2, dtype=torch.int64, device=device)
+    given[0].fill_(int(seed))  # written by the GPU, which a copy from the CPU would wait for
+    given[1].fill_(min(int(dropout * 2**32), 0xFFFFFFFF))
+    return given, 1 / (1 - dropout) if dropout < 1 else 0.0
 
 
 def attention_fwd(

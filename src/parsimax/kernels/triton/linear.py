@@ -16,6 +16,8 @@ from ..schemas import CAP
 from .losses import loss_bwd, loss_fwd, soft_loss_bwd, soft_loss_fwd
 
 LOGITS = 1 << 24  # in a chunk: 64 MB
+# Since when torch multiplies half types into float32.
+WIDENS = tuple(map(int, torch.__version__.split(".")[:2])) >= ((2, 10) if torch.version.hip else (2, 8))
 
 
 def chunks(rows: int, classes: int) -> Iterator[slice]:
@@ -26,9 +28,10 @@ def chunks(rows: int, classes: int) -> Iterator[slice]:
 
 def product(a: Tensor, b: Tensor) -> Tensor:
     """In float32; half types are multiplied as they are and not rounded afterwards."""
-    if a.is_cuda and a.dtype != torch.float32:
+    if a.is_cuda and a.dtype != torch.float32 and WIDENS:
         return torch.mm(a, b, out_dtype=torch.float32)
-    return a.float() @ b.float()
+    with torch.autocast(a.device.type, enabled=False):
+        return a.float() @ b.float()
 
 
 def logits(hidden: Tensor, weight: Tensor, bias: Tensor | None, softcap: float) -> Tensor:

@@ -27,7 +27,11 @@ def soft_loss_bwd(
 def loss_fwd(
     x: Tensor, target: Tensor, alpha: Tensor | None, value: float, smoothing: float, weight: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    return _forward(x, target.contiguous(), alpha, value, smoothing, weight, False)
+    return _forward(x, target.contiguous(), alpha, value, smoothing, packed(weight), False)
+
+
+def packed(weight: Tensor | None) -> Tensor | None:
+    return None if weight is None else weight.contiguous()
 
 
 def _sum_of(weight: Tensor | None, soft: bool) -> Tensor | None:
@@ -73,7 +77,7 @@ def loss_bwd(
     state: Tensor,
     *_: Tensor,
 ) -> tuple[Tensor, Tensor]:
-    return _backward(x, target.contiguous(), g, alpha, value, smoothing, weight, state, False)
+    return _backward(x, target.contiguous(), g, alpha, value, smoothing, packed(weight), state, False)
 
 
 def _backward(

@@ -12,8 +12,9 @@ import torch
 
 VARIABLE = "PARSIMAX_TRITON_TABLE"  # names another file
 KINDS = ("light", "heavy", "ordered", "heaviest", "backward")
-LEAST = {"scores": 1, "tile": 16}
-BLOCKS = {"BM": 16, "BN": 16, "warps": 1, "stages": 1}  # of attention, with the least of each
+# The least and the most: a tensor of Triton has up to 2^20 numbers, a program up to 1024 threads.
+LIMITS = {"scores": (1, 1024), "tile": (16, 1 << 20)}
+BLOCKS = {"BM": (16, 1024), "BN": (16, 1024), "warps": (1, 32), "stages": (1, 8)}  # of attention
 
 
 def path() -> Path | None:
@@ -43,7 +44,7 @@ def read() -> dict[str, Any]:
 
 def problem(table: Any) -> str | None:
     """What is wrong with what a file holds."""
-    parts = (*LEAST, "attention")
+    parts = (*LIMITS, "attention")
     if not isinstance(table, dict) or any(not isinstance(part, dict) for part in table.values()):
         return f"it holds {table!r}, not an object of objects called {', '.join(parts)}"
     for name, part in table.items():
@@ -56,18 +57,23 @@ def problem(table: Any) -> str | None:
                 if not isinstance(value, list) or len(value) != len(BLOCKS):
                     return f"attention, {key!r} is {value!r}, not the four numbers {', '.join(BLOCKS)}"
                 given = zip(BLOCKS.items(), value, strict=True)
-                bad = [f"{n} = {v!r}" for (n, least), v in given if not _fits(v, least, any_number=n == "stages")]
-                if bad:
-                    return f"attention, {key!r} has {bad[0]}, not a power of 2 that is large enough"
+                for (block, limits), number in given:
+                    if not _fits(number, limits, any_number=block == "stages"):
+                        kind = "a number" if block == "stages" else "a power of 2"
+                        return f"attention, {key!r} has {block} = {number!r}, not {kind} {_span(limits)}"
             elif key not in KINDS:
                 return f"{name} has {key!r}; there are {', '.join(KINDS)}"
-            elif not _fits(value, LEAST[name]):
-                return f"{name}, {key!r} is {value!r}, not a power of 2 from {LEAST[name]} on"
+            elif not _fits(value, LIMITS[name]):
+                return f"{name}, {key!r} is {value!r}, not a power of 2 {_span(LIMITS[name])}"
     return None
 
 
-def _fits(value: Any, least: int, any_number: bool = False) -> bool:
-    whole = isinstance(value, int) and not isinstance(value, bool) and value >= least
+def _span(limits: tuple[int, int]) -> str:
+    return f"from {limits[0]} to {limits[1]}"
+
+
+def _fits(value: Any, limits: tuple[int, int], any_number: bool = False) -> bool:
+    whole = isinstance(value, int) and not isinstance(value, bool) and limits[0] <= value <= limits[1]
     return whole and (any_number or value & (value - 1) == 0)
 
 

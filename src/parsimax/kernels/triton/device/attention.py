@@ -6,8 +6,10 @@ forward   one pass over all keys finds each query's largest score, and the key b
 queries   one pass over the live blocks for the sums of the gradient, one for dq, dα and the gradient by the mask
 keys      dk and dv of a key block, from the query tiles for which it is live
 
-Tiles are BM queries by BN keys everywhere. Live says for each of them whether it may hold support; with a null Live all
-do. A query keeps its largest score and E, or w for α near 1: see entmax.py, whose searches these are.
+Tiles are BM queries by BN keys everywhere. Live says for each of them whether it may hold support. One thread writes a
+byte of it and all threads branch on it later: a barrier stands between, as Triton puts none of its own between accesses
+to global memory, and threads that took different branches would wait for each other for ever. A query keeps its
+largest score and E, or w for α near 1: see entmax.py, whose searches these are.
 """
 
 import triton
@@ -67,11 +69,12 @@ def scores(q, k, scale, Mask, sml, sms, rows, cols, L, S, CAUSAL: tl.constexpr, 
     inside = (rows < L) & (cols < S)
     if CAUSAL:
         inside = inside & (rows >= cols)
+    at = Mask + rows.to(tl.int64) * sml + cols.to(tl.int64) * sms
     if MASK == 1:
-        allowed = tl.load(Mask + rows.to(tl.int64) * sml + cols * sms, mask=inside, other=0)
+        allowed = tl.load(at, mask=inside, other=0)
         inside = inside & (allowed != 0)
     if MASK == 2:
-        added = tl.load(Mask + rows.to(tl.int64) * sml + cols * sms, mask=inside, other=float("-inf")).to(tl.float32)
+        added = tl.load(at, mask=inside, other=float("-inf")).to(tl.float32)
         inside = inside & (added != float("-inf"))
         s = s + added
     return tl.where(inside, s, float("-inf"))
@@ -156,6 +159,7 @@ def forward(Q, K, V, Mask, Alpha, Drop, Out, State, Live,
         low = tl.exp(tl.maximum(b * least, -690.0))
     i = 0
     while (tl.min(done.to(tl.int32)) == 0) & (i < MOST):
+        tl.debug_barrier()
         whole = tl.zeros([BM, 1], tl.float32)
         rest = tl.zeros([BM, 1], tl.float32)
         U = tl.zeros([BM, 1], tl.float32)
@@ -181,6 +185,7 @@ def forward(Q, K, V, Mask, Alpha, Drop, Out, State, Live,
         else:
             E, done = advance_fixed(value, U, E, done, KIND)
         i += 1
+    tl.debug_barrier()
     proved = done
     equal = tl.full([BM, 1], 1.0, tl.float32)
     acc = tl.zeros([BM, DV], tl.float32)
@@ -215,6 +220,7 @@ def forward(Q, K, V, Mask, Alpha, Drop, Out, State, Live,
     if tl.max((nans & (rows < L)).to(tl.int32)) > 0:  # a broken query reaches every key
         for j in range(0, blocks):
             tl.store(Live + j, tl.full([], 1, tl.int8))
+        tl.debug_barrier()
     for j in range(0, blocks):
         if tl.load(Live + j) != 0:
             keys = j * BN + tl.arange(0, BN)[:, None]
