@@ -354,6 +354,61 @@ def test_a_batch_of_nothing(method):
     assert out.loss.shape == out.entropy.shape == out.calls.shape == (0,)
 
 
+@pytest.mark.parametrize("method", [Marginal("softmax"), Marginal("sparsemax"), ScoreFunction(), SumAndSample(1)])
+def test_no_structure_to_list(method):
+    """A batch of nothing, and one in which no item allows anything."""
+    for scores in (torch.zeros(0, 3, 3), torch.full((2, 3, 3), -math.inf)):
+        scores.requires_grad_()
+        out = expected_loss(scores, lambda e, z: z.float().sum(-1), method, structure=st.Assignment())
+        assert out.loss.tolist() == out.entropy.tolist() == out.calls.tolist() == [0] * len(scores)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+def test_the_entropy_of_what_is_rounded_to_zero(dtype):
+    """Of scores that are far apart softmax has probabilities that the type of the scores has not."""
+    scores = torch.tensor([[0.0, -200.0, -1.0], [300.0, 0.0, 0.0]], dtype=dtype, requires_grad=True)
+    out = expected_loss(scores, lambda e, z: z.float(), Marginal("softmax"))
+    expected = torch.distributions.Categorical(logits=scores.detach().double()).entropy()
+    torch.testing.assert_close(out.entropy.double(), expected, rtol=0, atol=5e-3)
+    (by_entropy,) = torch.autograd.grad(out.entropy.sum(), scores)
+    assert by_entropy.isfinite().all() and (by_entropy[1] == 0).all() and by_entropy[0, 1] == 0
+
+
+@pytest.mark.parametrize("name", TWINS)
+@pytest.mark.parametrize("method", [Marginal("softmax"), SparseMAP(), ScoreFunction(), SumAndSample(2), Gumbel()])
+def test_inference_mode(name, method):
+    twin = TWINS[name]
+    scores = twin.scores(2, 1.0)
+
+    def entropy():
+        out = expected_loss(scores, lambda e, z: z.double().flatten(1).sum(1), method, structure=twin.structure)
+        assert out.loss.isfinite().all()
+        return out.entropy
+
+    if name == "custom" and not isinstance(method, SparseMAP):
+        pytest.skip("its oracle alone gives no list")
+    expected = entropy()
+    with torch.inference_mode():
+        torch.testing.assert_close(entropy(), expected)
+
+
+def test_metrics_of_any_type_are_expectations():
+    for method in (Marginal(), ScoreFunction(), SumAndSample(1), Gumbel(), Best()):
+        out = expected_loss(normal(3, N), lambda e, z: (e.double(), {"few": e < 2, "row": e}), method)
+        torch.testing.assert_close(out.metrics["few"], torch.tensor([1.0, 1.0, 0.0]).double())
+        torch.testing.assert_close(out.metrics["row"], torch.arange(3).double())
+
+
+def test_the_divergence_where_scores_are_fixed():
+    """The loss has a gradient by the decoder alone; a prior of one number may be a tensor."""
+    weight = torch.ones(N, dtype=torch.float64, requires_grad=True)
+    for method in (Marginal(), TopK(2), ScoreFunction()):
+        out = expected_loss(normal(3, N), lambda e, z: weight[z], method)
+        torch.testing.assert_close(out.kl(torch.tensor(-2.0)), 2 - out.entropy)
+        if out.certificate is not None:
+            torch.testing.assert_close(out.kl(torch.full(out.weights.shape, -2.0)), 2 - out.entropy)
+
+
 def test_the_running_mean_and_the_network_learn():
     torch.manual_seed(0)
     scores, mean = normal(3, N), ScoreFunction("mean")
@@ -466,6 +521,35 @@ ERRORS = {
     ),
     "no function": (lambda: expected_loss(X, TABLE, Best()), r"a function of \(example, z\), got Tensor"),
     "too many": (lambda: expected_loss(normal(1, 20), of_bits, Marginal(), structure=st.Bits()), "more than 4096"),
+    "chunk of truth": (lambda: expected_loss(X, of_index, Best(), chunk=True), "1 or more, got True"),
+    "mapping that is none": (lambda: Marginal(3), "a name or a function of scores, got 3"),
+    "class as baseline": (lambda: ScoreFunction(nn.Linear), "or a module, got <class"),
+    "function as baseline": (lambda: ScoreFunction(of_index), "or a module, got <function"),
+    "number as baseline": (lambda: ScoreFunction(0.5), "or a module, got 0.5"),
+    "short context": (
+        lambda: expected_loss(X, of_index, ScoreFunction(nn.Linear(2, 1)), context=torch.zeros(2, 2)),
+        r"with the 3 examples first, got \(2, 2\)",
+    ),
+    "long context": (
+        lambda: expected_loss(X, of_index, ScoreFunction(nn.Linear(2, 1)), context=torch.zeros(4, 2)),
+        r"with the 3 examples first, got \(4, 2\)",
+    ),
+    "wide baseline": (
+        lambda: expected_loss(X, of_index, ScoreFunction(nn.Linear(2, 4)), context=torch.zeros(3, 2)),
+        r"one number an example, \(3,\), got \(3, 4\)",
+    ),
+    "metrics": (
+        lambda: expected_loss(X, lambda e, z: (of_index(e, z), [z]), Best()),
+        "a dictionary beside the losses, got list",
+    ),
+    "three things": (
+        lambda: expected_loss(X, lambda e, z: (of_index(e, z), {}, z), Best()),
+        r"one number a pair, \(3,\), got tuple",
+    ),
+    "prior of the examples": (
+        lambda: expected_loss(X, of_index, Marginal("softmax")).kl(torch.zeros(3)),
+        r"a number, or one a pair, \(15,\), got \(3,\)",
+    ),
     "prior": (
         lambda: expected_loss(X.clone().requires_grad_(), of_index, ScoreFunction()).kl(torch.zeros(3)),
         "this method samples",

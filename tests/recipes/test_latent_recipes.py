@@ -141,7 +141,16 @@ def test_files_that_are_none(mnist):
         with pytest.raises(DataError, match=words):
             splits(mnist)
 
-    labels = mnist / "train-labels-idx1-ubyte"
+    labels, packed = mnist / "train-labels-idx1-ubyte", mnist / "train-images-idx3-ubyte.gz"
+    whole = packed.read_bytes()
+    packed.write_bytes(whole[:20] + bytes(len(whole) - 20))
+    fails("train-images-idx3-ubyte.gz cannot be read")
+    idx(packed, 2051, torch.zeros(18, 5, 5, dtype=torch.long), packed=True)
+    fails("images of train are 5 pixels wide, and those of t10k 4")
+    idx(packed, 2051, torch.zeros(5, 4, 4, dtype=torch.long), packed=True)
+    idx(labels, 2049, torch.zeros(5, dtype=torch.long))
+    fails("got 5; 6 or more are needed")
+    packed.write_bytes(whole)
     idx(labels, 2049, torch.full((18,), 11))
     fails("labels are 0 to 9, got 11")
     idx(labels, 2049, torch.zeros(5, dtype=torch.long))
@@ -158,6 +167,8 @@ def test_files_that_are_none(mnist):
     ("name", "words", "said"),
     [
         ("ssvae", ["supervised=9", "steps=9"], "leaves no step"),
+        ("ssvae", ["lr=0"], "train.lr is above 0 where train.supervised steps come first, got 0"),
+        ("ssvae", ["labelled=5000"], "train.labelled=5000 are more than the 1197 images to train on"),
         ("bitvae", ["budget=40"], "model.budget=40 is above model.bits=32"),
         ("bitvae", ["budget=4", "method=sfe"], "for topk and sparsemap, not for sfe"),
     ],
@@ -171,6 +182,13 @@ def test_a_budget_is_kept():
     task = task_of("bitvae", "budget=3")
     out = task.expected(task.val.levels[:20], task.method)
     assert out.z.sum(-1).max() <= 3 and task.log_prior == pytest.approx(-math.log(1 + 8 + 28 + 56))
+
+
+@pytest.mark.parametrize("method", ["topk", "sparsemap"])
+def test_a_small_budget_has_a_likelihood(method):
+    """Of independent bits few draws would keep it, and none of them made the loss infinite."""
+    task = task_of("bitvae", "budget=1", f"method={method}", "judged=40", "bits=64").eval()
+    assert math.isfinite(task.validate()["loss"])
 
 
 def test_gumbel_cools_by_the_step():

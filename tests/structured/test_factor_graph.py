@@ -8,7 +8,7 @@ import torch
 from torch.autograd import gradcheck
 
 from cases import normal
-from parsimax import FactorGraph, sparsemap
+from parsimax import FactorGraph, sparsemap, sparsemax
 from parsimax import structured as st
 from structures import TWINS, all_bits, picked
 
@@ -309,6 +309,33 @@ def test_items_types_and_shared_scores():
     assert short.iterations == 2 and short.residual.max() > 1e-3
 
 
+def test_a_part_that_is_no_variable_is_in_no_structure():
+    at = torch.tensor([[0, 1, -1], [2, -1, 3]])
+    scores, moves = 2 * normal(5, 4), normal(5, 1, 3, 3, seed=1)
+    whole = torch.full((5, 2, 3), -math.inf, dtype=torch.float64)
+    whole[:, at >= 0] = scores
+    found = FactorGraph(4).add(st.Assignment(), at).solve(scores).marginals
+    torch.testing.assert_close(found, sparsemap(whole, st.Assignment()).marginals[:, at >= 0], **CLOSE)
+    found = FactorGraph(4).add(st.Chain(), at).solve(scores, moves.unsqueeze(1)).marginals
+    torch.testing.assert_close(found, sparsemap((whole, moves), st.Chain()).marginals[:, at >= 0], **CLOSE)
+    for negated in ([False] * 5, [True, False, False, False, True]):
+        graph = FactorGraph(4).add(st.Bits(1, 2), [0, 1, 2, 3, -1], negated=negated)
+        expected = FactorGraph(4).add(st.Bits(1, 2), range(4), negated=negated[:4]).solve(scores)
+        torch.testing.assert_close(graph.solve(scores).marginals, expected.marginals, **CLOSE)
+        assert gradcheck(lambda s, graph=graph: graph.solve(s).marginals, (scores.clone().requires_grad_(),))
+
+
+def test_no_places():
+    """A grid of one cell has no edges."""
+    edges, scores = torch.zeros(0, 2, dtype=torch.long), normal(3, N).requires_grad_()
+    coupling = torch.zeros(3, 0, requires_grad=True)
+    graph = FactorGraph(N).add(st.Pair(), edges).add(st.Xor(), range(N)).add(st.Bits(), edges)
+    found = graph.solve(scores, coupling).marginals
+    torch.testing.assert_close(found, sparsemax(scores), **CLOSE)
+    found.square().sum().backward()
+    assert scores.grad.isfinite().all() and coupling.grad.shape == (3, 0)
+
+
 def test_a_second_derivative_is_refused():
     scores = normal(1, N).requires_grad_()
     found = FactorGraph(N).add(st.Xor(), range(N)).solve(scores).marginals
@@ -320,6 +347,8 @@ def test_a_second_derivative_is_refused():
 ERRORS = {
     "variables": (lambda: FactorGraph(0), "1 or more, got 0"),
     "index": (lambda: FactorGraph(3).add(st.Xor(), [0, 3]), r"variables 0 to 2, got \[\[0, 3\]\]"),
+    "mask": (lambda: FactorGraph(3).add(st.Xor(), [True, False, True]), r"are indices .* \(3,\) of torch.bool"),
+    "list": (lambda: FactorGraph(2).add(st.Xor(), [0, 1]).solve([0.0, 1.0]), "floating point, got list"),
     "pair": (lambda: FactorGraph(3).add(st.Pair(), [0, 1, 2]), r"Pair\(\) takes 2 variables, got 3"),
     "knapsack": (lambda: FactorGraph(3).add(st.Knapsack([1.0], 1), [0, 1]), "takes 1 variables, got 2"),
     "capacity": (lambda: st.Knapsack([1.0], -1), "0 or more, got -1"),

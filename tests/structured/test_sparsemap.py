@@ -231,6 +231,20 @@ def test_a_warm_start_gives_the_same_in_fewer_steps(name, kernels):
 
 
 @both_ways
+@pytest.mark.parametrize("name", [n for n in TWINS if "active-set" in TWINS[n].structure.rules])
+def test_a_start_may_have_what_is_forbidden_now(name, kernels):
+    twin = TWINS[name]
+    scores = twin.scores(4, 1.0)
+    unary = scores[0] if isinstance(scores, tuple) else scores
+    unary.view(4, -1)[:, 2] = 2.0
+    before = sparsemap(scores, twin.structure, rule="active-set")
+    unary.view(4, -1)[:, 2] = -math.inf
+    found, expected = (sparsemap(scores, twin.structure, rule="active-set", start=s) for s in (before, None))
+    assert (found.marginals.view(4, -1)[:, 2] == 0).all() and (before.marginals.view(4, -1)[:, 2] > 0).any()
+    torch.testing.assert_close(found.marginals, expected.marginals, rtol=0, atol=1e-9)
+
+
+@both_ways
 def test_caps_are_kept_and_the_gap_tells(kernels):
     scores = (0.1 * normal(2, 8, 5), 0.1 * normal(5, 5, seed=1))
     full = sparsemap(scores, st.Chain())
@@ -358,6 +372,26 @@ def test_transitions_of_every_shape_are_the_same():
     shapes = [moves, moves.expand(3, 3, 3), moves.expand(2, 3, 3, 3)]
     found = [sparsemap((unary, m), st.Chain()).marginals for m in shapes]
     assert torch.equal(found[0], found[1]) and torch.equal(found[0], found[2])
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_expectations_of_numbers_of_any_type(dtype):
+    found = sparsemap(normal(3, 4).to(dtype), st.Bits())
+    on = found.structures.sum(-1)
+    for values in (on.long(), on.float(), on.double(), on > 1):
+        expected = found.expectation(values.to(dtype))
+        torch.testing.assert_close(found.expectation(values), expected, check_dtype=False, rtol=0.02, atol=0.02)
+
+
+def test_a_probability_that_is_rounded_to_zero_has_no_entropy():
+    """Half types have none of the smallest probabilities of an active set."""
+    exact = sparsemap(normal(4, 64).half().double(), st.Bits(), rule="active-set")
+    scores = normal(4, 64).half().requires_grad_()
+    found = sparsemap(scores, st.Bits(), rule="active-set")
+    assert (found.probabilities == 0).any()
+    torch.testing.assert_close(found.entropy().double(), exact.entropy(), rtol=5e-3, atol=0)
+    found.entropy().sum().backward()
+    assert scores.grad.isfinite().all()
 
 
 def test_one_of_is_sparsemax():

@@ -115,6 +115,23 @@ def test_a_target_of_booleans():
     assert sparsemap_loss(scores, on, st.Bits()) == sparsemap_loss(scores, on.float(), st.Bits())
 
 
+@pytest.mark.parametrize("cost", [0.0, 0.7])
+@pytest.mark.parametrize("name", LISTED)
+def test_a_target_with_a_forbidden_part_costs_infinity(name, cost):
+    twin = LISTED[name]
+    scores = twin.scores(3, 1.0)
+    unary = scores[0] if isinstance(scores, tuple) else scores
+    at, right = targets(twin, 3)
+    item = int(twin.parts[at].flatten(1).any(1).nonzero()[0, 0])
+    part = int(twin.parts[at[item]].flatten().nonzero()[0, 0])
+    unary[item].view(-1)[part] = -math.inf
+    unary.requires_grad_()
+    loss = sparsemap_loss(scores, right, twin.structure, cost=cost, reduction="none")
+    assert loss.isinf().tolist() == [i == item for i in range(3)]
+    loss.sum().backward()
+    assert unary.grad[[i for i in range(3) if i != item]].isfinite().all()
+
+
 def test_reductions_types_and_spoiled_items():
     twin = TWINS["permutation"]
     scores, right = twin.scores(3, 1.0).float(), targets(twin, 3)[1]

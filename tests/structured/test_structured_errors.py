@@ -43,6 +43,26 @@ CASES = {
         lambda: sparsemap(X, st.Bits(), start=sparsemap(X, st.Bits())),
         "start is for the rule active-set, not for staircase",
     ),
+    "start that is none": (
+        lambda: sparsemap(X, st.Assignment(), start=X),
+        "start is a Distribution, as this function returns it, got Tensor",
+    ),
+    "start over the budget": (
+        lambda: sparsemap(X, st.Bits(at_most=1), rule="active-set", start=sparsemap(X + 5, st.Bits())),
+        r"other structures than Bits\(at_most=1\), such as \[1.0, 1.0, 1.0, 1.0\]",
+    ),
+    "start of free labels": (
+        lambda: sparsemap(X[None], st.Assignment(), start=sparsemap(0 * X[None], st.OneOfEach())),
+        r"other structures than Assignment\(\), such as \[0, 0, 0\]",
+    ),
+    "start of two roots": (
+        lambda: sparsemap(X, st.Tree(single_root=True), start=sparsemap(X + 5 * torch.eye(4)[0], st.Tree())),
+        r"other structures than Tree\(single_root=True\), such as \[0, 0, 0\]",
+    ),
+    "start of labels for parts": (
+        lambda: sparsemap(X, st.Custom(lambda s: torch.ones_like(s), dims=2), start=sparsemap(X, st.OneOfEach())),
+        r"other structures than Custom",
+    ),
     "support of a closed form": (lambda: sparsemap(X, st.OneOf(), max_support=2), "max_support is for .* sparsemax"),
     "target of two rows": (
         lambda: parsimax.sparsemap_loss(X, torch.tensor([1, 3, 1]), st.Assignment()),
@@ -73,6 +93,8 @@ CASES = {
     "nothing to list": (lambda: st.topk(torch.zeros(2, 0), st.OneOf(), 1), r"OneOf\(\) needs .* got scores \(2, 0\)"),
     "table": (lambda: sparsemap((X, X), st.Dense()), r"the table is \(2, 2, 2, 2\) or \(3, 2, 2, 2, 2\), got \(3, 4\)"),
     "large table": (lambda: sparsemap((torch.zeros(17), X), st.Dense()), r"1 to 16 bits, got scores \(17,\)"),
+    "lists": (lambda: sparsemap(([[1.0, 0.0]], X), st.Chain()), "floating point tensors, got list and torch.float64"),
+    "whole transitions": (lambda: sparsemap((X, torch.eye(4).long()), st.Chain()), "got torch.float64 and torch.int64"),
     "no table": (lambda: sparsemap(X, st.Dense()), r"a tuple of .* got \(3, 4\)"),
     "extra dims": (lambda: st.Custom(lambda s: s, extra_dims=0), "1 or more dimensions, .* got 0"),
     "target of a custom structure": (
@@ -144,6 +166,10 @@ KBEST = {
         lambda s, k: [one_hot(s), 1 - one_hot(s), one_hot(s)] if s[0] == X[1, 0] else [one_hot(s)],
         r"item 1: kbest returned \[.*\] twice, as numbers 0 and 2",
     ),
+    "worst first": (
+        lambda s, k: [*torch.eye(4)[s.argsort()][:k]],
+        r"item 0: kbest returned scores of .* and then .*, as number 1; the best come first",
+    ),
 }
 
 
@@ -159,6 +185,35 @@ def test_an_oracle_may_not_choose_what_is_forbidden():
     scores[2, 1] = -torch.inf
     with pytest.raises(ValueError, match=r"item 2: .*forbidden part"):
         sparsemap(scores, st.Custom(lambda s: torch.ones(4)))
+
+
+def test_an_oracle_may_write_into_its_scores():
+    def spoiling(scores):
+        best = one_hot(scores)
+        scores.fill_(0.0)
+        return best
+
+    def every(scores, k):
+        order = scores.argsort(descending=True)[:k]
+        scores.fill_(0.0)
+        return [*torch.eye(4)[order]]
+
+    expected = parsimax.sparsemax(X)
+    torch.testing.assert_close(sparsemap(X, st.Custom(spoiling)).marginals, expected)
+    torch.testing.assert_close(st.topk(X, st.Custom(one_hot, kbest=every), 4).marginals, expected)
+
+
+@pytest.mark.parametrize("extra", [False, True])
+def test_a_batch_of_nothing_of_a_custom_structure(extra):
+    def oracle(scores):
+        raise AssertionError("there is no item")
+
+    structure = st.Custom(oracle, kbest=oracle)
+    nothing = X[:0].clone().requires_grad_()
+    scores = (nothing, X.new_zeros(0, 2)) if extra else nothing
+    for found in (sparsemap(scores, structure), st.topk(scores, structure, 2)):
+        assert found.structures.shape == found.marginals.shape == (0, 4) and found.counts.shape == (0,)
+    assert parsimax.sparsemap_loss(scores, nothing.detach(), structure, reduction="none").shape == (0,)
 
 
 def test_a_custom_structure_with_extra_parts_is_a_chain():

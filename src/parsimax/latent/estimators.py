@@ -45,11 +45,11 @@ class ScoreFunction(Method):
 
     def __init__(self, baseline: str | nn.Module | None = None, *, samples: int | None = None) -> None:
         super().__init__()
-        if isinstance(baseline, str) and baseline not in BASELINES:
+        if baseline is not None and baseline not in BASELINES and not isinstance(baseline, nn.Module):
             raise ValueError(f"ScoreFunction: baseline is None, {', '.join(BASELINES)} or a module, got {baseline!r}")
         least = 2 if baseline == "leave-one-out" else 1
         samples = least if samples is None else samples
-        if not isinstance(samples, int) or samples < least:
+        if not isinstance(samples, int) or isinstance(samples, bool) or samples < least:
             raise ValueError(f"ScoreFunction: samples is a whole number, {least} or more here, got {samples!r}")
         self.network = baseline if isinstance(baseline, nn.Module) else None
         self.kind = "network" if self.network is not None else baseline
@@ -101,7 +101,13 @@ class ScoreFunction(Method):
         if self.network is not None:
             if context is None:
                 raise ValueError("expected_loss: a network as baseline reads the context; pass context=...")
-            predicted = self.network(context[items.rows[items.clean]]).view(len(told), 1)
+            predicted = self.network(context[items.rows[items.clean]])
+            if predicted.numel() != len(told):
+                raise ValueError(
+                    f"expected_loss: a baseline network gives one number an example, ({len(told)},), got "
+                    f"{tuple(predicted.shape)}"
+                )
+            predicted = predicted.view(len(told), 1)
             subtracted = losses.new_zeros(len(losses), 1)
             subtracted[items.clean] = predicted.detach().to(losses)
             return subtracted, F.mse_loss(predicted.expand_as(told), told) if len(told) else 0.0
@@ -153,7 +159,7 @@ class Gumbel(Method):
             z=z.detach(),
             weights=torch.ones_like(losses.detach()),
             losses=losses.detach(),
-            metrics={name: items.back(values.detach()) for name, values in metrics.items()},
+            metrics={name: items.back(values.detach().to(losses)) for name, values in metrics.items()},
         )
 
     def drawn(self, scores: Scores, structure: Structure) -> tuple[Items, Tensor, Tensor]:

@@ -78,7 +78,10 @@ def expected_loss(
         )
     with torch.no_grad():  # raises what is wrong with the scores, in the name of this function
         chosen.problem(scores[:0] if isinstance(scores, Tensor) else scores, "expected_loss")
-    if chunk is not None and (not isinstance(chunk, int) or chunk < 1):
+    if context is not None and (not isinstance(context, Tensor) or context.shape[:1] != first.shape[:1]):
+        given = str(tuple(context.shape)) if isinstance(context, Tensor) else type(context).__name__
+        raise ValueError(f"expected_loss: context is a tensor with the {len(first)} examples first, got {given}")
+    if chunk is not None and (not isinstance(chunk, int) or isinstance(chunk, bool) or chunk < 1):
         raise ValueError(f"expected_loss: chunk is a whole number of pairs, 1 or more, got {chunk!r}")
     out: Expected = method(scores, loss_of, chosen, context, chunk)
     return out

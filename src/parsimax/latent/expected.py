@@ -69,9 +69,15 @@ class Expected:
         A number is a uniform prior, and exact for every method. One a pair is exact for marginalisers; a method that
         samples has its gradient in the loss alone, so let ``loss_of`` subtract the log-prior instead.
         """
-        if not isinstance(log_prior, Tensor):
+        if not isinstance(log_prior, Tensor) or not log_prior.dim():
             return -self.entropy - log_prior
-        if not self.weights.requires_grad and self.loss.requires_grad and torch.is_grad_enabled():
+        if log_prior.shape != self.weights.shape:
+            raise ValueError(
+                f"kl: the log-prior is a number, or one a pair, {tuple(self.weights.shape)}, got "
+                f"{tuple(log_prior.shape)}"
+            )
+        sampled = self.certificate is None and not self.weights.requires_grad
+        if sampled and self.loss.requires_grad and torch.is_grad_enabled():
             raise ValueError("kl: this method samples; subtract the log-prior in loss_of, or give one number for all z")
         prior = torch.zeros_like(self.entropy).index_add(0, self.example, self.weights * log_prior.to(self.weights))
         return -self.entropy - prior
@@ -82,7 +88,9 @@ def evaluate(loss_of: LossOf, example: Tensor, z: Tensor, chunk: int | None) -> 
 
     def call(example: Tensor, z: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         out = loss_of(example, z)
-        losses, metrics = out if isinstance(out, tuple) else (out, {})
+        losses, metrics = out if isinstance(out, tuple) and len(out) == 2 else (out, {})
+        if not isinstance(metrics, dict):
+            raise TypeError(f"expected_loss: metrics are a dictionary beside the losses, got {type(metrics).__name__}")
         for name, values in {"losses": losses, **metrics}.items():
             if not isinstance(values, Tensor) or values.shape != example.shape:
                 got = tuple(values.shape) if isinstance(values, Tensor) else type(values).__name__

@@ -52,8 +52,8 @@ class Gibbs:
     def entropy(self) -> Tensor:
         """(rows,): log Z less the expected score; the derivatives of log Z are the probabilities of the parts."""
         parts = self.parts()
-        with torch.enable_grad():
-            given = [part if part.requires_grad else part.detach().requires_grad_() for part in parts]
+        with torch.inference_mode(False), torch.enable_grad():
+            given = [part if part.requires_grad else _leaf(part) for part in parts]
             found = self.normaliser(*given)
             shares = torch.autograd.grad(found.sum(), given, create_graph=True, allow_unused=True)
             for share, part in zip(shares, given, strict=True):
@@ -96,7 +96,7 @@ class Listed(Gibbs):
             self.theta, self.codes = part.unary, None
         else:
             codes, there = best_codes(structure, part, int(min(MOST, bound(structure, part))) + 1, scores)
-            count = int(there.sum(1).max()) if len(there) else 0
+            count = max(1, int(there.sum(1).max())) if len(there) else 1
             if count > MOST:
                 raise ValueError(f"{refusal(structure)}; SparseMAP, TopK and Gumbel take it")
             self.codes = codes[:, :count]
@@ -228,10 +228,15 @@ class Trees(Gibbs):
         scores = self.part.unary.detach()[row]
         chosen = F.one_hot(codes[:, :unit].long(), scores.shape[-1]).bool()
         scores[:, :unit] = scores[:, :unit].masked_fill(~chosen, -math.inf)
-        with torch.enable_grad():
-            scores.requires_grad_()
+        with torch.inference_mode(False), torch.enable_grad():
+            scores = _leaf(scores)
             (shares,) = torch.autograd.grad(self.normaliser(scores).sum(), scores)
         return shares[:, unit].clamp(min=0)
+
+
+def _leaf(x: Tensor) -> Tensor:
+    """To differentiate by, whatever mode the caller is in; tensors of inference mode are copied."""
+    return (x.clone() if x.is_inference() else x.detach()).requires_grad_()
 
 
 def of(structure: Structure, scores: Scores) -> Gibbs:

@@ -49,6 +49,8 @@ class Marginal(Method):
                     f"Marginal: mapping is one of {', '.join(plain)}, or a function of scores, got {mapping!r}"
                 )
             self.name, self.mapping = mapping, entry.function
+        elif not callable(mapping):
+            raise TypeError(f"Marginal: mapping is a name or a function of scores, got {mapping!r}")
         else:
             self.name, self.mapping = getattr(mapping, "__name__", type(mapping).__name__), mapping
         self.most = most

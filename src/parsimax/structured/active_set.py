@@ -201,7 +201,8 @@ def complete(active: Active, top: float, tilt: Tensor) -> None:
 
 def _begin(active: Active, start: Start) -> None:
     for code, weight in zip(start.codes, start.weights, strict=True):
-        allowed = bool(active.describe(code, active.unary)[1] > -math.inf)
+        parts, value = active.describe(code, active.unary)
+        allowed = bool(value > -math.inf) and not bool((active.unary.flatten()[parts > 0] == -math.inf).any())
         if float(weight) > 0 and allowed and active.add(code, replacing=False):
             active.weights[-1] = weight
     active.weights = active.weights / active.weights.sum()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -9,9 +10,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .structure import Problem, Scores, Structure, _kind_of, _problem
+from .structure import Problem, Scores, Structure, _kind_of, _problem, _tensors
 
 Vertex = Tensor | tuple[Tensor, Tensor]
+TIED = 1e-9  # sums of the same scores in another order
+
+
+def _copies(unary: Tensor, extra: Tensor | None) -> Tensor | tuple[Tensor, Tensor]:
+    """What an oracle gets: it may write there."""
+    return unary.clone() if extra is None else (unary.clone(), extra.clone())
 
 
 class Custom(Structure):
@@ -67,7 +74,7 @@ class Custom(Structure):
             return super().problem(scores, where)
         if len(scores) != 2:
             raise TypeError(f"{where}: scores are a tensor or a tuple of two, got {_kind_of(scores)}")
-        unary, extra = scores
+        unary, extra = _tensors(scores, where)
         batch = unary.shape[: unary.dim() - self.dims]
         if tuple(extra.shape[: len(batch)]) != tuple(batch):
             raise ValueError(
@@ -77,12 +84,12 @@ class Custom(Structure):
         return _problem(self, unary, extra.reshape(math.prod(batch), *extra.shape[len(batch) :]), where)
 
     def best(self, unary: Tensor, extra: Tensor | None) -> Tensor | None:
-        found = self.oracle(unary if extra is None else (unary, extra))
+        found = self.oracle(_copies(unary, extra))
         return None if found is None else self.code_of(found, unary, extra)
 
     def kbest(self, unary: Tensor, extra: Tensor | None, k: int) -> list[Tensor]:
         assert self.find_kbest is not None
-        found = list(self.find_kbest(unary if extra is None else (unary, extra), k))
+        found = list(self.find_kbest(_copies(unary, extra), k))
         if len(found) > k:
             raise ValueError(f"kbest returned {len(found)} structures where {k} were asked for; it may return fewer")
         codes = [self.code_of(vertex, unary, extra) for vertex in found]
@@ -91,6 +98,14 @@ class Custom(Structure):
             if (first := seen.setdefault(tuple(code.tolist()), at)) != at:
                 raise ValueError(
                     f"kbest returned {code.tolist()} twice, as numbers {first} and {at}; each may come once"
+                )
+        flat = torch.cat([each.flatten() for each in (unary, extra) if each is not None])
+        values = [float(flat[code > 0].sum()) for code in codes]
+        for at, (value, following) in enumerate(itertools.pairwise(values)):
+            if following > value + TIED * max(1.0, abs(value)):
+                raise ValueError(
+                    f"kbest returned scores of {value:g} and then {following:g}, as number {at + 1}; the "
+                    "best come first"
                 )
         return codes
 
@@ -127,7 +142,7 @@ class Custom(Structure):
         return code.to(torch.uint8)
 
     def incidence(self, codes: Tensor, problem: Problem) -> Tensor:
-        return codes[:, : problem.unary[:1].numel()].double()
+        return codes[:, : math.prod(problem.unary.shape[1:])].double()
 
     def score(self, codes: Tensor, example: Tensor, problem: Problem, unary: Tensor) -> Tensor:
         flat = unary.flatten(1) if problem.extra is None else torch.cat([unary.flatten(1), problem.extra.flatten(1)], 1)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from .bits import Bits
-from .structure import Problem, Scores, _kind_of, _problem
+from .structure import Problem, Scores, _kind_of, _problem, _tensors
 
 MOST = 16  # bits: the table has two to the power of them
 
@@ -43,9 +43,11 @@ class Dense(Bits):
             raise ValueError(f"{where}: {self} takes 1 to {MOST} bits, got scores {tuple(unary.shape)}")
 
     def problem(self, scores: Scores, where: str) -> Problem:
-        if isinstance(scores, Tensor) or len(scores) != 2 or not scores[0].dim():
+        if isinstance(scores, Tensor) or len(scores) != 2:
             raise TypeError(f"{where}: {self} takes scores that are {self.form}, got {_kind_of(scores)}")
-        unary, table = scores
+        unary, table = _tensors(scores, where)
+        if not unary.dim():
+            raise ValueError(f"{where}: {self} takes scores that are {self.form}, got () as the first")
         self.check(unary, where)
         batch, one = tuple(unary.shape[:-1]), (2,) * unary.shape[-1]
         if tuple(table.shape) not in (one, (*batch, *one)):

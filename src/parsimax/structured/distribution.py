@@ -20,7 +20,7 @@ class Distribution:
 
     Attributes:
         structures: (pairs, …), the pairs of an item one after the other.
-        probabilities: (pairs,), above 0; those of an item sum to 1. Differentiable.
+        probabilities: (pairs,), above 0 before they are rounded; those of an item sum to 1. Differentiable.
         marginals: the shape of the scores: how probable each part is. Differentiable.
         counts: the shape of the batch: how many structures an item has.
         gap: the shape of the batch, float64 (float32 on devices without it): the certificate. How much the best of
@@ -56,13 +56,15 @@ class Distribution:
             raise ValueError(
                 f"expectation: one value a pair is {tuple(self.probabilities.shape)}, got {tuple(values.shape)}"
             )
-        sums = values.new_zeros(self.counts.numel()).index_add(0, self.example, self.probabilities * values)
-        return sums.view(self.counts.shape)
+        shares = self.probabilities * values
+        return shares.new_zeros(self.counts.numel()).index_add(0, self.example, shares).view(self.counts.shape)
 
     def entropy(self) -> Tensor:
         """−Σ p log p of each item, exact and differentiable."""
         p = self.probabilities
-        return self.expectation(-p.log())
+        # A probability that was rounded to 0 has no share, and the logarithm of a tiny number in the gradient.
+        some = torch.where(p == 0, torch.finfo(p.dtype).tiny, p).to(torch.promote_types(p.dtype, torch.float32))
+        return self.expectation(-some.log()).to(p.dtype)
 
 
 def assemble(

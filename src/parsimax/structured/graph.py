@@ -19,7 +19,7 @@ from .distribution import projected
 from .factors import Factor, State, Xor
 from .labels import Chain, OneOf
 from .solving import kernels_serve, solve
-from .structure import Problem, Structure
+from .structure import Problem, Structure, _kind_of
 
 RELAX = 1.6  # over-relaxation of the alternating steps
 BALANCE, SETTLED = 10, 1000  # the step size is balanced every so many iterations, and fixed after so many
@@ -136,7 +136,8 @@ class Placed:
         return torch.where(self.negated, -d, d)
 
     def project(self, v: Tensor, extra: Tensor | None) -> tuple[Tensor, State]:
-        u, state = self.factor.project(torch.where(self.negated, 1 - v, v), extra)
+        turned = torch.where(self.negated, 1 - v, v)
+        u, state = self.factor.project(torch.where(self.valid, turned, -math.inf), extra)
         return torch.where(self.negated, 1 - u, u), state
 
     def tangent(self, state: State, d: Tensor) -> Tensor:
@@ -179,7 +180,7 @@ class FactorGraph:
             factor: ``Xor``, ``AtMostOne``, ``Or``, ``Budget``, ``Knapsack``, ``OrOut``, ``Pair``, ``Dense``, or a
                 structure.
             variables: their indices: (d,), or (groups, d). For a structure in the shape of its scores; −1 where a part
-                is no variable, as a word that is its own head.
+                is no variable and in no structure, as a word that is its own head.
             negated: boolean, in the same shape: which variables count as on when they are off.
 
         Returns:
@@ -192,7 +193,8 @@ class FactorGraph:
             raise TypeError(f"FactorGraph: a factor or a structure is wanted, got {factor!r}")
         index = torch.as_tensor(variables)
         dims = factor.dims if isinstance(factor, Structure) else 1
-        if index.is_floating_point() or index.dim() not in (dims, dims + 1):
+        whole = not (index.is_floating_point() or index.is_complex() or index.dtype == torch.bool)
+        if not whole or index.dim() not in (dims, dims + 1):
             raise ValueError(
                 f"FactorGraph: the variables of {factor} are indices with {dims} or {dims + 1} dimensions, got "
                 f"{tuple(index.shape)} of {index.dtype}"
@@ -237,8 +239,8 @@ class FactorGraph:
             can be taken once.
         """
         n, wanted = self.variables, [p for p in self.placed if p.factor.extra]
-        if not scores.is_floating_point() or scores.shape[-1:] != (n,):
-            raise ValueError(f"FactorGraph: scores are (…, {n}) and floating point, got {tuple(scores.shape)}")
+        if not isinstance(scores, Tensor) or not scores.is_floating_point() or scores.shape[-1:] != (n,):
+            raise ValueError(f"FactorGraph: scores are (…, {n}) and floating point, got {_kind_of(scores)}")
         if scores.device.type != "cpu":
             raise ValueError(f"FactorGraph: scores are on the CPU, got {scores.device}")
         if not tolerance > 0 or max_iter < 1:
@@ -344,7 +346,8 @@ def alternate(
             states.append(state)
             answer = answer + p.scatter(m, n)
             apart = torch.where(p.valid, m - here, 0.0)
-            primal = torch.maximum(primal, apart.abs().flatten(1).amax(-1, keepdim=True))
+            if apart.numel():  # no places, as in a grid without edges, disagree about nothing
+                primal = torch.maximum(primal, apart.abs().flatten(1).amax(-1, keepdim=True))
             ahead = here + RELAX * apart + u
             moved.append(ahead)
             total = total + p.scatter(ahead, n)

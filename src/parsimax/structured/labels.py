@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from .structure import LabelStructure, Problem, Scores, _kind_of, _problem
+from .structure import LabelStructure, Problem, Scores, _kind_of, _problem, _tensors
 
 
 class OneOf(LabelStructure):
@@ -88,7 +88,7 @@ class Chain(LabelStructure):
     def problem(self, scores: Scores, where: str) -> Problem:
         if isinstance(scores, Tensor) or len(scores) != 2:
             raise TypeError(f"{where}: {self} takes scores that are {self.form}, got {_kind_of(scores)}")
-        unary, moves = scores
+        unary, moves = _tensors(scores, where)
         if unary.dim() < 2 or not unary.shape[-1] or not unary.shape[-2]:
             raise ValueError(
                 f"{where}: {self} takes scores that are {self.form}, got {tuple(unary.shape)} as the first"

@@ -11,7 +11,7 @@ from ..engine.precision import in_float64
 from .active_set import Limits
 from .bits import Bits
 from .custom import Custom
-from .solving import kernels_serve, named
+from .solving import kernels_serve, length_of, named
 from .sparsemap import _check_structure, _count, on_the_face, sparsemap
 from .structure import LabelStructure, Problem, Scores, Structure
 
@@ -77,6 +77,8 @@ def sparsemap_loss(
     items = torch.arange(problem.items, device=codes.device)
     ones = torch.ones_like(items, dtype=torch.float64)
     right = _objective(structure, problem, codes, ones, items)
+    forbidden = ((parts > 0) & (problem.unary == -math.inf)).flatten(1).any(1)  # of which bits have no score
+    right = right.masked_fill(forbidden, -math.inf)
     loss = (reached + free - right).to(problem.dtype).view(problem.batch)
     return loss if reduction == "none" else loss.mean() if reduction == "mean" else loss.sum()
 
@@ -95,11 +97,11 @@ def _codes_of(structure: Structure, problem: Problem, target: Tensor, where: str
         )
     flat = target.reshape(problem.items, *shape[len(problem.batch) :])
     if isinstance(structure, Custom):
-        found = [torch.zeros(0, math.prod(parts), dtype=torch.uint8)]
+        found = [torch.zeros(0, length_of(structure, problem), dtype=torch.uint8)]
         for item in range(problem.items):
             with named(structure, problem, where, item):
                 found.append(structure.code_of_target(flat[item].cpu(), problem.on_cpu().of(item)[1])[None])
-        return torch.cat(found if problem.items == 0 else found[1:]).to(target.device)
+        return torch.cat(found).to(target.device)
     codes = structure.encode(flat)
     if not bool((held := structure.holds(codes)).all()):
         item = int((~held).nonzero()[0, 0])

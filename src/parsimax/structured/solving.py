@@ -108,17 +108,14 @@ def _marked(unary: Tensor, broken: Tensor) -> Tensor:
 
 
 def _stacked(codes: list[Tensor], structure: Structure, problem: Problem) -> Tensor:
-    if codes:
-        return torch.stack(codes)
-    length = problem.unary.shape[1] if not isinstance(structure, Custom) else problem.unary[0].numel()
-    return torch.zeros(0, length, dtype=torch.int32)
+    return torch.stack(codes) if codes else torch.zeros(0, length_of(structure, problem), dtype=torch.int32)
 
 
 def _each(structure: Structure, problem: Problem, where: str, one: Callable[[int], Any]) -> Iterator[Any]:
     for item in range(problem.items):
         if bool(problem.broken[item]):  # its scores are zeros, and its answer will be NaN
             item_structure = structure.best(*problem.of(item)) if not isinstance(structure, Custom) else None
-            code = item_structure if item_structure is not None else torch.zeros(_length(structure, problem))
+            code = item_structure if item_structure is not None else torch.zeros(length_of(structure, problem))
             code = code.to(torch.uint8 if isinstance(structure, Custom) else torch.int32)
             yield [code] if where == "topk" else ([code], torch.ones(1, dtype=torch.float64), math.nan, 0)
             continue
@@ -126,9 +123,11 @@ def _each(structure: Structure, problem: Problem, where: str, one: Callable[[int
             yield one(item)
 
 
-def _length(structure: Structure, problem: Problem) -> int:
-    extra = 0 if problem.extra is None or not isinstance(structure, Custom) else problem.extra[:1].numel()
-    return problem.unary[:1].numel() + extra if isinstance(structure, Custom) else problem.unary.shape[1]
+def length_of(structure: Structure, problem: Problem) -> int:
+    """Of a code."""
+    if not isinstance(structure, Custom):
+        return problem.unary.shape[1]
+    return sum(math.prod(each.shape[1:]) for each in (problem.unary, problem.extra) if each is not None)
 
 
 @contextmanager

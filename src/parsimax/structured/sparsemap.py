@@ -15,7 +15,7 @@ from .closed import in_closed_form, nearest
 from .custom import Custom
 from .distribution import Distribution, Weights, assemble
 from .solving import kernels_serve, solve
-from .structure import Scores, Structure
+from .structure import LabelStructure, Scores, Structure
 
 if TYPE_CHECKING:
     from .structure import Problem
@@ -164,6 +164,8 @@ def _count(value: object, name: str, where: str) -> int:
 
 
 def _start(structure: Structure, problem: Problem, start: Distribution, where: str) -> Start:
+    if not isinstance(start, Distribution):
+        raise TypeError(f"{where}: start is a Distribution, as this function returns it, got {type(start).__name__}")
     if start.counts.numel() != problem.items or start.marginals.shape[len(problem.batch) :] != problem.unary.shape[1:]:
         raise ValueError(
             f"{where}: start is of scores {tuple(start.marginals.shape)}, and does not fit those given, "
@@ -172,4 +174,12 @@ def _start(structure: Structure, problem: Problem, start: Distribution, where: s
     if isinstance(structure, Custom) and problem.extra is not None:
         raise ValueError(f"{where}: a structure with extra parts cannot begin from an answer, which has not kept them")
     weights = start.probabilities.detach().double()
-    return Start(structure.encode(start.structures), weights, start.counts.flatten())
+    parts = problem.unary.shape[1:]
+    fits = start.structures.shape[1:] == (parts[:-1] if isinstance(structure, LabelStructure) else parts)
+    codes = structure.encode(start.structures) if fits else start.structures
+    strange = (weights > 0) & ~(structure.holds(codes) if fits else torch.zeros_like(weights, dtype=torch.bool))
+    if bool(strange.any()):  # they would stay, with a gap of 0
+        raise ValueError(
+            f"{where}: start is of other structures than {structure}, such as {start.structures[strange][0].tolist()}"
+        )
+    return Start(codes, weights, start.counts.flatten())

@@ -188,6 +188,13 @@ def _kind_of(scores: object) -> str:
     return str(tuple(scores.shape)) if isinstance(scores, Tensor) else type(scores).__name__
 
 
+def _tensors(scores: tuple[Tensor, Tensor], where: str) -> tuple[Tensor, Tensor]:
+    if not all(isinstance(each, Tensor) and each.is_floating_point() for each in scores):
+        kinds = [str(each.dtype) if isinstance(each, Tensor) else type(each).__name__ for each in scores]
+        raise TypeError(f"{where}: both scores are floating point tensors, got {' and '.join(kinds)}")
+    return scores
+
+
 def _problem(structure: Structure, unary: Tensor, extra: Tensor | None, where: str) -> Problem:
     """``extra``, if there is one, has a leading dimension of the items or of 1."""
     if not unary.is_floating_point():

@@ -83,7 +83,7 @@ def _listed(scores: Scores, structure: Structure, mapping: Callable[[Tensor], Te
         there = problem.unary.detach() > -math.inf
     else:
         codes, there = best_codes(structure, problem, most + 1, scores)
-        count = int(there.sum(1).max()) if problem.items else 0
+        count = max(1, int(there.sum(1).max())) if problem.items else 1
         if count > most:
             raise ValueError(
                 f"{structure} has more than {most} structures for these scores, too many to list; SparseMAP and TopK "

@@ -116,7 +116,8 @@ class BitVAE(ImageTask):
         """A lower bound on log p(x), by the same question to every method: importance-weighted samples.
 
         Bits are drawn one by one with the probabilities that the method gives them, off 0 and 1 so that nothing is
-        ruled out; vectors over the budget have no prior, and weigh nothing.
+        ruled out; vectors over the budget have no prior, and weigh nothing. The coin of a small budget is on as rarely
+        as that allows, or no vector would keep it.
         """
         if out.certificate is None:
             on = torch.sigmoid(self.scores(levels))
@@ -124,8 +125,8 @@ class BitVAE(ImageTask):
             on = out.z.new_zeros(levels.shape[0], out.z.shape[1]).index_add(
                 0, out.example, out.weights[:, None] * out.z
             )
-        on = KEPT * on + (1 - KEPT) / 2
         most = self.settings.model.budget or on.shape[1]
+        on = KEPT * on + (1 - KEPT) * min(1 / 2, most / on.shape[1])
         weights = []
         for _ in range(samples):
             z = torch.bernoulli(on)

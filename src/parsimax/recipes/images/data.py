@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import math
+import zlib
 from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
@@ -51,7 +52,11 @@ def splits(root: Path | None) -> dict[str, Images]:
             for name, part in found.items()
         }
     train, test = (_read(root, part) for part in ("train", "t10k"))
+    if train.side != test.side:
+        raise DataError(f"{root}: images of train are {train.side} pixels wide, and those of t10k {test.side}")
     held = min(VAL, len(train) // 6)
+    if not held:
+        raise DataError(f"{root}: a sixth of the images of train is held out, got {len(train)}; 6 or more are needed")
     return {"train": train.part(slice(None, -held)), "val": train.part(slice(-held, None)), "test": test}
 
 
@@ -83,7 +88,7 @@ def _numbers(path: Path, magic: int) -> Tensor:
     """An IDX file: a magic number, a size a dimension, and bytes."""
     try:
         content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
-    except (OSError, EOFError) as error:
+    except (OSError, EOFError, zlib.error) as error:
         raise DataError(f"{path} cannot be read: {error}") from None
     dims = content[3] if len(content) > 3 else 0
     if int.from_bytes(content[:4], "big") != magic or len(content) < 4 + 4 * dims:

@@ -16,6 +16,7 @@ from ..images.data import CLASSES, Images
 from ..images.methods import as_vector, at_step, method_of, mlp
 from ..images.recipe import ImageTask
 from ..kit.batches import Shuffled
+from ..kit.recipe import DataError
 from .settings import Settings
 
 BY_CLASS = "calls by class"
@@ -30,7 +31,9 @@ class SSVAE(ImageTask):
     def __init__(self, settings: Settings, train: Images, val: Images) -> None:
         own = settings.model
         self.size, self.brightest = train.levels.shape[1], train.brightest
-        known = min(settings.train.labelled, len(train))
+        known = settings.train.labelled
+        if known > len(train):
+            raise DataError(f"train.labelled={known} are more than the {len(train)} images to train on")
 
         def make(some: list[int]) -> tuple[Tensor, Tensor, Tensor]:
             """Unlabelled pixels; and as many labelled ones, with their labels."""

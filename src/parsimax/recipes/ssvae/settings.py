@@ -43,6 +43,8 @@ class Settings(kit.Settings):
 
     def check(self) -> None:
         super().check()
+        if self.train.supervised and not self.train.lr:
+            raise SettingsError("train.lr is above 0 where train.supervised steps come first, got 0")
         if self.train.supervised >= self.train.steps:
             raise SettingsError(
                 f"train.supervised={self.train.supervised} leaves no step of train.steps={self.train.steps} for the "
