@@ -237,6 +237,21 @@ def test_random_rows(name):
         assert wrong.sum() <= (1 if name in JUMPY else 0), (own, n, size)
 
 
+@pytest.mark.parametrize("n", [5, 40, 63, 300, 700])
+@pytest.mark.parametrize("size", [50.0, 120.0, 3e3])
+def test_the_quantile_moves_with_scores_whose_weight_underflows(n, size):
+    """e^(x - max) is 0 in float32 for the score above the quantile; part of the threshold's gradient is its own."""
+    scores = size * normal(4, n, seed=3, dtype=torch.float32)
+    v, g = normal(1, 1, n, 16, seed=4, dtype=torch.float32), normal(4, 16, seed=5, dtype=torch.float32)
+    for rate in (0.1, 0.33, 0.78, 0.97):
+        bias, wide = scores.clone().requires_grad_(), scores.double().requires_grad_()
+        out = attention(torch.zeros(1, 1, 4, 16), torch.zeros(1, 1, n, 16), v, bias, mapping="rsoftmax", rate=rate)
+        with dispatch.use("torch"):
+            truth = parsimax.rsoftmax(wide, rate) @ v[0, 0].double()
+        ours, wanted = (torch.autograd.grad(o, x, g.to(o))[0] for o, x in ((out[0, 0], bias), (truth, wide)))
+        torch.testing.assert_close(ours.double(), wanted, rtol=1e-4, atol=5e-7)
+
+
 @EVERY
 def test_the_bits_depend_on_nothing_else(name):
     value = VALUES[name][0]

@@ -139,3 +139,15 @@ def test_errors():
     ]:
         with pytest.raises(error, match=words):
             call()
+
+
+@pytest.mark.parametrize("kernels", ["auto", "torch"])
+def test_without_entries_alpha_has_a_gradient_of_0(kernels):
+    """A batch whose graphs have no edges: the parameter is in the graph, as distributed training asks for."""
+    scores = torch.empty(0, 3, dtype=torch.bfloat16, requires_grad=True)
+    alpha = torch.full((1, 3), 1.4, dtype=torch.float64, requires_grad=True)
+    with parsimax.use_kernels(kernels):
+        p = parsimax.segment_entmax(scores, alpha=alpha, ptr=torch.zeros(4, dtype=torch.int64))
+    dx, dalpha = torch.autograd.grad(p.sum(), (scores, alpha))
+    assert p.shape == dx.shape == (0, 3) and p.dtype == torch.bfloat16
+    assert torch.equal(dalpha, torch.zeros(1, 3, dtype=torch.float64))

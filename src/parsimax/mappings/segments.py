@@ -147,9 +147,9 @@ def _segments(
     x = x if order is None else x[order]
     own = _alpha(alpha, len(ptr) - 1, x, where)
     width = int((ptr[1:] - ptr[:-1]).amax()) if len(ptr) > 1 else 0
-    if width == 0:
-        return torch.softmax(scores, 0) if len(scores) == 0 else scores
     out = softmax_dtype(scores)
+    if width == 0:  # no entries; α is in the graph all the same, with a gradient of 0
+        return scores.to(out) + (0 * own.sum()).to(out)
     given, value = (own, 0.0) if isinstance(alpha, Tensor) else (None, float(alpha))
     if kernels_serve(where, x, *([] if given is None else [own]), alpha=alpha):
         p = _Segments.apply(x.to(out), given, value, ptr.long(), width)  # type: ignore[no-untyped-call]

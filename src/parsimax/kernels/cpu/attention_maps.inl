@@ -184,7 +184,7 @@ template <class T> struct RowMap {
     }
   }
   // Columns outside of the support that the gradient reaches: the lower one of the two entries that a quantile lies
-  // between, and the upper one if rounding puts the quantile there.
+  // between, and the upper one if its weight is rounded to 0.
   int extras(int32_t* columns) const {
     if (a.mapping != Attention::rsoftmax || !(state[1] > 0)) return 0;
     columns[0] = int32_t(state[4]), columns[1] = int32_t(state[5]);
@@ -458,7 +458,9 @@ template <class T> struct RowMap {
     state[5] = double(at);
     state[6] = (top - bottom) * double(allowed - 1);
     const Support<T> found = keep(s, n, value, index);
-    state[7] = state[5] != state[4] && !(double(high - m) > -state[1]);
+    T upper = high - m;  // in the support, unless the quantile is rounded there or e^z is 0
+    cut().keep(&upper, 1);
+    state[7] = state[5] != state[4] && !(upper > 0);
     return found;
   }
   Support<T> tsoftmax(T* s, i64 n, T* value, int32_t* index) {
