@@ -4,7 +4,6 @@
 (tests/kernels/test_kernels.py), as do the sanitizers.
 """
 
-import copy
 import os
 import random
 
@@ -29,22 +28,20 @@ def cases(block):
     return (random.Random(case) for case in range(block * CASES // BLOCKS, (block + 1) * CASES // BLOCKS))
 
 
-def equal(run, dtype, exact=None):
+def equal(run, dtype, reach=0.0):
     """What ``run`` gives with the kernels is what it gives in plain torch.
 
-    Or what ``exact`` gives in float64, where plain torch errs by itself: by twice as much and no more.
+    ``reach`` is the largest number that probabilities are multiplied by in a gradient: near 1 they are rounded to ε.
     """
     with dispatch.use("auto"):
         ours = run()
     with dispatch.use("torch"):
-        plain = run()
-        truth = plain if exact is None else exact()
-    for mine, beside, their in zip(ours, plain, truth, strict=True):
-        assert mine.dtype == beside.dtype and mine.shape == their.shape
+        truth = run()
+    eps = torch.finfo(dtype).eps
+    near = max(NEAR.get(dtype, 2 * eps), 8 * eps * reach)
+    for mine, their in zip(ours, truth, strict=True):
+        assert mine.dtype == their.dtype and mine.shape == their.shape
         size = 1 + torch.where(their.isfinite(), their, 0).abs().amax() if their.numel() else 1
-        near = NEAR.get(dtype, 2 * torch.finfo(dtype).eps)
-        if their.numel():
-            near = max(near, 2 * float(((beside.double() - their) / size).nan_to_num().abs().amax()))
         torch.testing.assert_close(mine.double() / size, their.double() / size, rtol=0, atol=near, equal_nan=True)
 
 
@@ -126,9 +123,7 @@ def test_heads_equal_the_reference(block, monkeypatch):
             loss = head.loss(leaves[0], target, weight=weight, reduction=reduction)
             return [loss.detach(), *torch.autograd.grad(loss, leaves)]
 
-        def exact(run=run, head=head, hidden=hidden, weight=weight):
-            return run(
-                copy.deepcopy(head).double(), hidden.double(), weight=None if weight is None else weight.double()
-            )
-
-        equal(run, dtype, exact)
+        with torch.no_grad():
+            used = head.contexts(hidden) if isinstance(head, parsimax.MixtureOfSoftmaxes) else hidden
+            reach = float(used.abs().amax()) if rows else 0.0
+        equal(run, dtype, reach)
