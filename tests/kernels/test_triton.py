@@ -3,6 +3,7 @@
 import csv
 import importlib.util
 import json
+import math
 import os
 import subprocess
 import sys
@@ -183,7 +184,8 @@ def test_what_is_built_in_is_among_what_is_tried(monkeypatch):
     for size, widest in triton.WIDEST.items():
         for dim in (32, 64, 128, 256):
             if dim <= widest:
-                assert {tuple(launch.attention(dim, size, heavy)) for heavy in (False, True)} <= {*tune.BLOCKS}, dim
+                for table in (launch.attention(dim, size, heavy) for heavy in (False, True)):
+                    assert table[:2] in tune.BLOCKS and table[2:] in tune.LAUNCHES, dim
     assert {*launch.SCORES} == {*tune.SCORES} == {*tune.CALLS} == {*launch_table.KINDS}
     assert {launch.SCORES[kind] in tune.SCORES[kind] for kind in tune.SCORES} == {True}
     assert {*launch.TILE.values()} <= {*tune.TILES}
@@ -209,6 +211,50 @@ def test_tuning_tells_choices_apart(monkeypatch):
     assert found == launch.SCORES["light"] == 8
     assert len(timed) == len(set(timed)) < len(lengths) * len(tune.SCORES["light"])
     assert {n for n, _ in timed} == {*lengths}
+
+
+def test_blocks_are_searched_in_two_stages():
+    """The least of all where time is a product of blocks and launches; a quarter of the choices is tried."""
+
+    def time_of(choice):
+        tried.append(choice)
+        m, n, warps, stages = choice
+        return math.inf if m == 128 and n == 64 else (1 + abs(m - 64) / 64) * (1 + abs(n - 16) / 16) * warps / stages
+
+    tried = []
+    assert tune.fastest_blocks((16, 16, 8, 2), time_of, tiny=False) == (64, 16, 4, 3)
+    assert len(tried) == len({*tried}) == len(tune.BLOCKS) + tune.BEST * (len(tune.LAUNCHES) - 1)
+    assert tune.fastest_blocks((16, 16, 8, 2), lambda choice: math.inf, tiny=False) is None
+
+
+def test_tuning_that_was_stopped_goes_on(tmp_path, monkeypatch, capsys):
+    """What was found before is not measured again; a file that is no table is refused, and nothing is overwritten."""
+
+    def fastest_rows(kind, table, *rest):
+        if kind == stop_at:
+            raise KeyboardInterrupt
+        measured.append(kind)
+        return 16
+
+    out = tmp_path / "table.json"
+    for name in ("TILE", "SCORES"):
+        monkeypatch.setattr(launch, name, dict(getattr(launch, name)))
+    monkeypatch.setattr(tune, "prepared", lambda device: torch.device("cpu"))
+    monkeypatch.setattr(tune, "fastest_rows", fastest_rows)
+    monkeypatch.setattr(tune, "attention_table", lambda *rest: None)
+    measured, stop_at = [], "ordered"
+    with pytest.raises(KeyboardInterrupt):
+        tune.run(Namespace(device="interpreter", out=str(out)))
+    assert not out.exists() and measured == ["light", "light", "heavy", "heavy"]
+    measured, stop_at = [], None
+    assert tune.run(Namespace(device="interpreter", out=str(out))) == 0
+    assert measured == ["ordered", "ordered", "heaviest", "heaviest", "backward", "backward"]
+    assert "goes on with" in capsys.readouterr().out
+    assert launch_table.problem(json.loads(out.read_text())) is None
+    assert [file.name for file in tmp_path.iterdir()] == ["table.json"]
+    (tmp_path / "table.json.interpreter.part").write_text("[1]")
+    with pytest.raises(ValueError, match=r"is no launch table.*remove it to begin anew"):
+        tune.run(Namespace(device="interpreter", out=str(out)))
 
 
 def test_tuning_a_cpu_is_refused():

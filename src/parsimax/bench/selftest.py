@@ -96,7 +96,10 @@ def prepared(device: str) -> torch.device:
             return torch.empty(1, device=device).device
         except (RuntimeError, AssertionError) as error:  # the latter where torch is built without CUDA
             why = str(error).partition("\n")[0].partition(". ")[0]
-            raise ValueError(f"--device {device} cannot be used here: {why}; give cpu, cuda or {INTERPRETER}") from None
+            raise ValueError(
+                f"--device {device} cannot be used here: {why}; a GPU, its driver and a torch built for it are needed, "
+                f"or --device {INTERPRETER}, which needs none"
+            ) from None
     os.environ["TRITON_INTERPRET"] = "1"
     from ..kernels import backends, triton  # with the first the C++ kernels are there, whose place these take
 

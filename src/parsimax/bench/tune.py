@@ -1,12 +1,14 @@
 """``parsimax tune``: which launch parameters are the fastest on a GPU, by trying them; written where launches look.
 
-A choice that gives a wrong answer, or that the GPU has not the registers or the memory for, is left out.
+A choice that gives a wrong answer, or that the GPU has not the registers or the memory for, is left out. What is found
+is kept at once, and a run that was stopped goes on with it.
 """
 
 from __future__ import annotations
 
 import json
 import math
+import re
 import statistics
 from argparse import Namespace
 from collections.abc import Callable, Iterable, Sequence
@@ -31,14 +33,17 @@ SCORES = {
     "backward": (4, 8, 16, 32),
 }
 TILES = (1024, 2048, 4096, 8192)
-BLOCKS = [  # the built-in ones among them
-    (m, n, warps, stages) for m in (32, 16, 64, 128) for n in (32, 16, 64) for warps in (4, 8) for stages in (1, 2, 3)
-]
+# Of attention, the built-in ones among them. Each choice is three kernels to compile, some ten seconds.
+BLOCKS = [(m, n) for m in (32, 16, 64, 128) for n in (32, 16, 64)]
+LAUNCHES = [(warps, stages) for warps in (4, 8) for stages in (1, 2, 3)]
+BEST = 2  # so many blocks are tried with every launch
 RUNS = 7  # of each choice
 NUMBERS, LONG = 1 << 25, 100_000  # scores at a time, and in a row that goes by tiles whatever is chosen
 FEW = 64  # rows that are compared with the formula
 THREADS_TRIED = 16  # in the interpreter: rows of 64 are as long there as rows of 4096 on a GPU
 Run = Callable[[list[Tensor]], Tensor]
+Blocks = tuple[int, int, int, int]  # queries, keys, warps, stages
+Found = dict[str, dict[str, Any]]
 
 
 def _entmax15(inputs: list[Tensor]) -> Tensor:
@@ -139,29 +144,44 @@ def fastest_rows(
     return table[kind]
 
 
-def rows_table(device: torch.device, tiny: bool) -> dict[str, dict[str, int]]:
+def rows_table(found: Found, keep: Callable[[], None], device: torch.device, tiny: bool) -> None:
     from ..kernels.triton import launch
 
-    found: dict[str, dict[str, int]] = {"tile": {}, "scores": {}}
     threads = launch.THREADS
     launch.THREADS = THREADS_TRIED if tiny else threads
     try:
         for kind, choices in SCORES.items():
             some, tiles = (choices[1:3], TILES[:2]) if tiny else (choices, TILES)
             long = max(SCORES[kind]) * launch.THREADS + 1 if tiny else LONG
-            found["tile"][kind] = fastest_rows(kind, launch.TILE, tiles, [long], device, tiny)
             # As long as each choice can just hold, where it and the one before it differ.
             lengths = [choice * launch.THREADS for choice in some]
-            found["scores"][kind] = fastest_rows(kind, launch.SCORES, some, lengths, device, tiny)
+            parts = (("tile", launch.TILE, tiles, [long]), ("scores", launch.SCORES, some, lengths))
+            for part, table, of_part, at in parts:
+                if kind in found[part]:
+                    table[kind] = found[part][kind]
+                else:
+                    found[part][kind] = fastest_rows(kind, table, of_part, at, device, tiny)
+                    keep()
     finally:
         launch.THREADS = threads
-    return found
 
 
-def attention_table(device: torch.device, tiny: bool) -> dict[str, list[int]]:
+def fastest_blocks(usual: Sequence[int], time_of: Callable[[Blocks], float], tiny: bool) -> Blocks | None:
+    """All blocks with the usual warps and stages, then the best of them with all others; None if none works."""
+    blocks, launches = (BLOCKS[:2], []) if tiny else (BLOCKS, LAUNCHES)
+    first: list[Blocks] = [(m, n, *usual[2:]) for m, n in blocks]  # type: ignore[misc]
+    times = {choice: time_of(choice) for choice in first}
+    for m, n, *_ in sorted(first, key=lambda choice: times[choice])[:BEST]:
+        for choice in ((m, n, warps, stages) for warps, stages in launches):
+            if choice not in times:
+                times[choice] = time_of(choice)
+    best: Blocks | None = best_of({choice: [time] for choice, time in times.items()})
+    return best
+
+
+def attention_table(found: Found, keep: Callable[[], None], device: torch.device, tiny: bool) -> None:
     from ..kernels.triton import WIDEST, launch
 
-    found: dict[str, list[int]] = {}
     measured = launch.MEASURED.setdefault("attention", {})
     for dim in (16,) if tiny else (32, 64, 128, 256):
         for dtype in (torch.float32,) if tiny else (torch.bfloat16, torch.float32):
@@ -169,6 +189,8 @@ def attention_table(device: torch.device, tiny: bool) -> dict[str, list[int]]:
                 continue  # there is no kernel whose time could be taken
             for heavy in (False, True):
                 key = f"{dim}, {dtype.itemsize}, {heavy}"
+                if key in found["attention"]:
+                    continue
                 print(f"attention, {key}")
                 shape = (1, 1, 20, dim) if tiny else (2, 8, 2048, dim)
                 qkv = [torch.randn(shape).to(device, dtype).requires_grad_() for _ in range(3)]
@@ -177,14 +199,35 @@ def attention_table(device: torch.device, tiny: bool) -> dict[str, list[int]]:
                     q, k, v = qkv
                     return parsimax.entmax_attention(q, k, v, alpha=alpha, is_causal=True)
 
-                true, times = truth(attend, qkv), {}
-                for choice in BLOCKS[:2] if tiny else BLOCKS:
+                true = truth(attend, qkv)
+
+                def time_of(choice: Blocks, key: str = key, qkv: list[Tensor] = qkv, true: Tensor = true) -> float:
                     measured[key] = list(choice)
-                    times[choice] = [tried(str(choice), attend, qkv, "both", true)]
-                measured.pop(key)
-                best = best_of(times)
+                    return tried(str(choice), attend, qkv, "both", true)
+
+                measured.pop(key, None)
+                best = fastest_blocks(launch.attention(dim, dtype.itemsize, heavy), time_of, tiny)
+                measured.pop(key, None)
                 if best is not None:
-                    found[key] = measured[key] = list(best)
+                    found["attention"][key] = measured[key] = list(best)
+                    keep()
+
+
+def begun(part: Path) -> Found:
+    """What a run that was stopped has found."""
+    from ..kernels.triton import table
+
+    empty: Found = {"tile": {}, "scores": {}, "attention": {}}
+    if not part.exists():
+        return empty
+    try:
+        found = {**empty, **json.loads(part.read_text(encoding="utf-8"))}
+        wrong = table.problem(found)
+    except (ValueError, TypeError) as error:
+        wrong = str(error)
+    if wrong is not None:
+        raise ValueError(f"{part} was to be gone on with, and is no launch table: {wrong}; remove it to begin anew")
+    print(f"goes on with {part}; remove it to begin anew")
     return found
 
 
@@ -204,7 +247,18 @@ def run(options: Namespace) -> int:
     if out is None:
         raise ValueError("tune: no GPU is in use, so there is no place for its table; pass --out FILE")
     out = place_for(out)
-    found: dict[str, Any] = {**rows_table(device, tiny), "attention": attention_table(device, tiny)}
-    out.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    of = re.sub(r"\W+", "-", INTERPRETER if tiny else torch.cuda.get_device_name(device)).strip("-").lower()
+    part = place_for(out.with_name(f"{out.name}.{of}.part"))
+    found = begun(part)
+
+    def keep() -> None:
+        beside = part.with_name(f"{part.name}~")
+        beside.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+        beside.replace(part)
+
+    rows_table(found, keep, device, tiny)
+    attention_table(found, keep, device, tiny)
+    keep()
+    part.replace(out)
     print(f"written to {out}")
     return 0
