@@ -11,7 +11,7 @@ from parsimax.kernels import backends, dispatch
 from sweep import rows, truth
 
 interpreted.only()
-from parsimax.kernels.triton import launch, linear  # noqa: E402
+from parsimax.kernels.triton import launch, linear, losses  # noqa: E402
 
 inf, nan = math.inf, math.nan
 LEARNED = torch.tensor([1.0, 1.0001, 1.9, 2.0, 3.0, inf, 0.5, 1.5])
@@ -219,3 +219,20 @@ def test_outputs_are_written_and_bits_repeat(monkeypatch):
     monkeypatch.setattr(torch, "empty", lambda *a, **k: empty(*a, **k).view(torch.uint8).fill_(255).view(k["dtype"]))
     for one, other in zip(clean, run(), strict=True):
         assert torch.equal(one.nan_to_num(), other.nan_to_num())
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("value", [1.5, 1.3])
+def test_a_target_that_is_no_class_is_nan_and_reads_nothing_else(value, smoothing):
+    """On a GPU nothing is raised without waiting for it. -1 is a row that does not count."""
+    n = 9
+    x = torch.randn(6, n, generator=torch.Generator().manual_seed(0))
+    target, weight = torch.tensor([3, 9, -2, 10**12, -1, 8]), torch.rand(n, dtype=torch.float64) if smoothing else None
+    loss, *state = losses.loss_fwd(x, target, None, value, smoothing, weight)
+    dx = losses.loss_bwd(x, target, torch.ones(6), None, value, smoothing, weight, *state)[0]
+    assert loss.isnan().tolist() == [False, True, True, True, False, False]
+    assert dx.isnan().all(-1).tolist() == dx.isnan().any(-1).tolist() == loss.isnan().tolist()
+    assert loss[4] == 0 and not dx[4].any()
+    good = target.clamp(0, n - 1)
+    right = losses.loss_fwd(x, good, None, value, smoothing, weight)[0]
+    assert torch.equal(loss[[0, 5]], right[[0, 5]])

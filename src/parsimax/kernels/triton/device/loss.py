@@ -7,7 +7,8 @@ rest = 1. By α the loss moves as the entropy does at fixed p: with L = log p, t
 H = -(1/α) sum p L ψ(t), ψ(t) = (e^t - 1)/t, and ψ'(t) is moved_by_alpha.
 
 The forward pass keeps five numbers a row (max, E, w, dloss/dα, E at the other end of an open bracket); the backward
-pass computes p from the scores and these. A row that does not count has a negative target.
+pass computes p from the scores and these. A row that does not count has the target -1; with any other target that is
+no class its loss and gradient are NaN, as nothing can be raised here without waiting for the GPU.
 """
 
 import triton
@@ -16,6 +17,12 @@ import triton.language as tl
 from .entmax import beta_of, load, marked, peak, probabilities, search, sums, ties
 from .numbers import LN2, exp, expm1_over, log, moved_by_alpha
 from .steps import ANY, ARGMAX, SOFTMAX
+
+
+@triton.jit
+def within(c, n):
+    """The class, or another one where there is no such class."""
+    return tl.minimum(tl.maximum(c, 0), n - 1)
 
 
 @triton.jit
@@ -37,7 +44,7 @@ def mix(Target, Weight, WeightSum, rows, count, n, smoothing, SMOOTH: tl.constex
                 hit = hit * (1.0 - smoothing)
                 own = hit + smoothing
             else:
-                hit = (1.0 - smoothing) * tl.load(Weight + tl.maximum(c, 0)).to(tl.float32)
+                hit = (1.0 - smoothing) * tl.load(Weight + within(c, n)).to(tl.float32)
                 own = hit + rest * tl.load(WeightSum).to(tl.float32)
     return c, own, hit, rest
 
@@ -77,14 +84,14 @@ def forward(X, Target, Alpha, Weight, WeightSum, Loss, State, stride_x, stride_a
             B: tl.constexpr, ONE: tl.constexpr):  # fmt: skip
     rows = tl.program_id(0).to(tl.int64) * R + tl.arange(0, R)[:, None]
     c, own, hit, rest = mix(Target, Weight, WeightSum, rows, count, n, smoothing, SMOOTH, SOFT)
-    used = c >= 0
+    used = c != -1
     x = load(X, rows, stride_x, 0, count, n, B)
     top, bad = peak(X, x, rows, stride_x, count, n, B, ONE)
     empty = (top == float("-inf")) & (bad == 0)
     b, hard, outside = beta_of(Alpha, rows, stride_a, count, KIND)
     if KIND == ANY:
         outside = outside | (b == -1.0)
-    nan = bad | outside
+    nan = bad | outside | (within(c, n) != c)
     dead = nan | empty | hard | (used == 0)
     E, w, f, E_low, w_low, f_low, equal, proved, bits = search(
         X, x, rows, stride_x, count, n, top, dead, hard, b, KIND, B, ONE
@@ -122,7 +129,7 @@ def forward(X, Target, Alpha, Weight, WeightSum, Loss, State, stride_x, stride_a
         theta = ((1.0 - E) / tl.where(wide, b, 1.0)).to(tl.float32)
         theta = tl.where(wide, theta, -expm1_over(exact, small))
         conjugate = tl.where(hard, 0.0, (small * pz + theta) / (1.0 + small))
-    mine = tl.load(X + rows * stride_x + tl.maximum(c, 0), mask=rows < count, other=0.0).to(tl.float32)
+    mine = tl.load(X + rows * stride_x + within(c, n), mask=rows < count, other=0.0).to(tl.float32)
     alone = tl.maximum((top - mine) + conjugate, 0.0)
     loss = tl.where(hit != 0, hit * alone, 0.0)
     if SOFT:
@@ -166,7 +173,7 @@ def backward(X, Target, G, Alpha, Weight, WeightSum, State, Dx, stride_x, stride
              ONE: tl.constexpr):  # fmt: skip
     rows = tl.program_id(0).to(tl.int64) * R + tl.arange(0, R)[:, None]
     c, own, hit, rest = mix(Target, Weight, WeightSum, rows, count, n, smoothing, SMOOTH, SOFT)
-    used = c >= 0
+    used = c != -1
     g = tl.load(G + rows, mask=rows < count, other=0.0).to(tl.float32)
     top = tl.load(State + 5 * rows, mask=rows < count, other=0.0).to(tl.float32)
     E = tl.load(State + 5 * rows + 1, mask=rows < count, other=0.0)
