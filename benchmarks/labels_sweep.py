@@ -23,7 +23,7 @@ from parsimax.recipes.multilabel.settings import Layer
 
 LAYERS: tuple[str, ...] = Layer.__args__  # type: ignore[attr-defined]
 CLASSES, LABELS = (5, 10, 20, 50), (1, 3, 6, 10)
-RATES = (0.002, 0.008, 0.03)
+RATES = (0.002, 0.008, 0.03, 0.0005)
 BASE = {"classes": 20, "labels": 3}  # what stays while the other changes
 
 

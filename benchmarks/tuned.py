@@ -53,7 +53,7 @@ class Training:
 
     @property
     def folder(self) -> str:
-        name = self.cell.replace(" / ", "-").replace(", ", "-").replace(" ", "")
+        name = self.cell.replace(" / ", "-").replace(", ", "-").replace(" ", "").replace("/", "")
         settings = "-".join(f"{key.partition('.')[2]}{value:g}" for key, value in self.values.items())
         return f"{name}-{settings}-{self.seed}"
 
