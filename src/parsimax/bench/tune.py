@@ -33,7 +33,7 @@ SCORES = {
     "backward": (4, 8, 16, 32),
 }
 TILES = (1024, 2048, 4096, 8192)
-# Of attention, the built-in ones among them. Each choice is three kernels to compile, some ten seconds.
+# Of attention, the built-in ones among them. Each choice is three kernels to compile, which takes longest.
 BLOCKS = [(m, n) for m in (32, 16, 64, 128) for n in (32, 16, 64)]
 LAUNCHES = [(warps, stages) for warps in (4, 8) for stages in (1, 2, 3)]
 BEST = 2  # so many blocks are tried with every launch
