@@ -27,7 +27,7 @@ help:
 	@echo 'make test-kernels    ten thousand random cases and the whole sweep of the C++ kernels, the sanitizers, and test-mutations'
 	@echo 'make test-mutations  each exit of each kernel made to accept too soon: some test must fail'
 	@echo 'make test-triton    a longer sweep of the Triton kernels in the interpreter, without a GPU'
-	@echo 'make test-triton-compile    every option of every Triton kernel compiled for sm_80, sm_90, sm_100 and gfx942'
+	@echo 'make test-triton-compile    every option of every Triton kernel, in every type, compiled for sm_80, sm_90, sm_100 and gfx942'
 	@echo 'make bench    the speed table, docs/speed.md and benchmarks/speed.csv; needs an idle machine'
 	@echo 'make bench-reference    the plain torch path against the entmax package'
 	@echo 'make lint     ruff and mypy only'
@@ -101,7 +101,7 @@ test-triton: setup
 	PARSIMAX_KERNEL_CASES=10000 $(BIN)/python -m pytest $(PYTEST_FLAGS) tests/kernels/test_triton.py
 
 test-triton-compile: setup
-	$(BIN)/python -m parsimax.kernels.triton.ahead --all --processes $$(nproc)
+	$(BIN)/python -m parsimax.kernels.triton.ahead --sweep --processes $$(nproc)
 
 # A second build of the kernels, with the address and undefined-behaviour sanitizers, in a folder of its own. -O0, as
 # GCC 12 at -O1 drops a store in instrumented code.

@@ -42,6 +42,13 @@ def test_more_classes_than_columns_leave_the_rank():
     assert found.rank_at(0.5) <= found.rank_at(1e-9)
 
 
+@pytest.mark.parametrize("classes, width", [(300, 2048), (2000, 512)])
+def test_float64_counts_no_rounding_of_its_own(classes, width):
+    layer = parsimax.LinearHead(D, classes, bias=False, dtype=torch.float64)
+    contexts = torch.randn(1500, D, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
+    assert rank(layer, contexts.split(100), width=width).rank == D + 1
+
+
 def test_a_causal_model_and_what_is_no_model():
     transformers = pytest.importorskip("transformers")
     config = transformers.GPT2Config(vocab_size=90, n_embd=8, n_layer=1, n_head=2, n_positions=32)
@@ -80,6 +87,8 @@ def test_errors_say_what_was_given():
     for given, word in (({"width": 0}, "width must be 1 or more, got 0"), ({"floor": 2.0}, "between 0 and 1, got 2.0")):
         with pytest.raises(ValueError, match=word):
             rank(head("linear"), [CONTEXTS], **given)
+    with pytest.raises(ValueError, match=f"as many classes, got {V} and then 7"):
+        rank(lambda x: torch.log_softmax(x, -1), [torch.randn(3, V), torch.randn(3, 7)])
     for batches in (CONTEXTS, {"input_ids": CONTEXTS}):
         with pytest.raises(TypeError, match="put it into a list"):
             rank(head("linear"), batches)

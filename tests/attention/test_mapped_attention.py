@@ -252,6 +252,22 @@ def test_the_quantile_moves_with_scores_whose_weight_underflows(n, size):
         torch.testing.assert_close(ours.double(), wanted, rtol=1e-4, atol=5e-7)
 
 
+@pytest.mark.parametrize("n", [1, 5, 40, 300])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_queries_of_zeros_learn(n, dtype):
+    """All scores are equal, so the quantile is the maximum: r-softmax is softmax over the maxima there."""
+    k, v, g = (normal(1, 2, n, 16, seed=seed, dtype=dtype) for seed in range(3))
+    q, keys = torch.zeros(1, 2, n, 16, dtype=dtype, requires_grad=True), k.requires_grad_()
+    found = []
+    for kernels in ("auto", "torch"):
+        with dispatch.use(kernels):
+            out = attention(q, keys, v, mapping="rsoftmax", rate=0.4)
+            found.append((out, *torch.autograd.grad(out, (q, keys), g)))
+    for ours, true in zip(*found, strict=True):
+        torch.testing.assert_close(ours, true, rtol=1e-5, atol=1e-6)
+    assert (found[0][1] != 0).any() == (n > 1)
+
+
 @EVERY
 def test_the_bits_depend_on_nothing_else(name):
     value = VALUES[name][0]

@@ -188,9 +188,10 @@ def test_gradcheck(name, reduction, monkeypatch):
     head, target = made(name), TARGET[2:6]
     inputs = [HIDDEN[2:6].clone().requires_grad_(), *(p.detach().clone().requires_grad_() for p in head.parameters())]
     loss = Called(head, lambda head, hidden: head.loss(hidden, target, weight=CLASS_WEIGHT, reduction=reduction))
-    assert torch.autograd.gradcheck(loss.of, inputs)
+    # Every entry of one reduction; the others along random directions, as all second derivatives are.
+    assert torch.autograd.gradcheck(loss.of, inputs, fast_mode=reduction != "mean")
     if name in ("sigsoftmax", "mixture"):
-        assert torch.autograd.gradgradcheck(loss.of, inputs)
+        assert torch.autograd.gradgradcheck(loss.of, inputs, fast_mode=True)
 
 
 def test_a_mixture_of_other_parameters_is_computed_again_with_them(monkeypatch):

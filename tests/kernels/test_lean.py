@@ -102,6 +102,12 @@ def test_other_mappings(n, lean):
         near(parsimax.budget_sparsemax(x, budget), budget_truth(x.double(), budget), 2e-6, f"budget {budget}")
 
 
+@pytest.mark.parametrize("large", [1e3, 1e5, 1e9])
+def test_a_budget_is_shared_beside_one_score_that_is_far_above(large, lean):
+    x = torch.tensor([large, 0.123, 0.456, 0.789])
+    near(parsimax.budget_sparsemax(x, 2.0), budget_truth(x.double(), 2.0), 2e-6, "budget 2")
+
+
 def in_float32(function):
     return tuple(t.float() if t.is_floating_point() else t for t in function.inputs)
 

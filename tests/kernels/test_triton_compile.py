@@ -1,7 +1,7 @@
 """Ahead of time for GPUs that are not here: nothing spills, and shared memory is enough.
 
-Every kernel with its most used options, and some of the others; ``make test-triton-compile`` compiles all of them and
-prints the table.
+A third of the sweep, which has every option of every kernel in every type; ``make test-triton-compile`` compiles all of
+it and prints the table.
 """
 
 import importlib.util
@@ -26,16 +26,28 @@ def test_every_kernel_compiles_without_spills(arch):
 
 
 def test_what_is_compiled():
+    """A third of the sweep here, with all that is most used; and the sweep leaves out no option."""
     from parsimax.kernels.triton import ahead
 
-    every = ahead.jobs()
-    assert {job.name for job in ahead.selection("sm_90")} == {job.name for job in every}
+    every, swept = ahead.jobs(), ahead.sweep()
     chosen = {arch: ahead.selection(arch) for arch in ahead.TARGETS}
-    assert min(map(len, chosen.values())) > 20
-    quick = [job.case + job.name for jobs in chosen.values() for job in jobs if not job.common]
-    assert len(quick) == len({*quick}) > 75
+    assert {job.name for job in chosen["sm_90"]} == {job.name for job in every}
+    assert [job for job in chosen["sm_90"] if job.common] == [job for job in swept if job.common]
+    number = sum(map(len, chosen.values()))
+    assert 3 * number >= len(swept) * len(chosen)
     readme = Path(ahead.__file__).with_name("README.md").read_text()
-    assert f"{sum(map(len, chosen.values()))} of {len(every) * len(chosen)}" in readme
+    assert f"{number} of {len(swept) * len(chosen)}" in readme and f"{len(every) * len(chosen)} in all" in readme
+
+
+def test_the_sweep_leaves_out_no_option():
+    from parsimax.kernels.triton import ahead
+
+    def found(jobs):
+        return {(job.name, job.case.partition(",")[0], option) for job in jobs for option in ahead.options(job)}
+
+    every, swept = ahead.jobs(), ahead.sweep()
+    assert found(swept) == found(every) and len(swept) < len(every) / 4
+    assert [job.case + job.name for job in every if job.common and job not in swept] == []
 
 
 def test_every_way_to_attend_is_compiled():

@@ -231,6 +231,12 @@ def test_rsoftmax(n):
     near(parsimax.rsoftmax(x, 0.4), reference(parsimax.rsoftmax, x.double(), 0.4))
 
 
+def test_rsoftmax_over_tied_maxima(path):
+    """The quantile is the maximum: softmax over the maxima, and its gradient."""
+    x = torch.tensor([[0.0] * 6, [2.0, 2.0, 2.0, 1.0, 1.0, 0.0], [-inf, 1.0, 1.0, -inf, 0.0, 1.0]])
+    compared(parsimax.rsoftmax, x, torch.tensor([0.5, 0.6, 0.9])[:, None], 1e-6, [0, 1, 2])
+
+
 @pytest.mark.parametrize("name", ["tsoftmax", "sparsegen", "sparsehourglass", "normmax"])
 def test_bent_scores(name):
     function = getattr(parsimax, name)

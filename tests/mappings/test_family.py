@@ -143,3 +143,43 @@ def test_a_budget_of_a_row_with_nan_has_no_gradient():
     p = parsimax.budget_sparsemax(torch.tensor([[1.0, float("nan")], [0.5, 0.3]], dtype=torch.float64), budget)
     (slope,) = torch.autograd.grad(p.sum(), budget)
     assert slope[0].isnan() and slope[1] == 1
+
+
+TIED = [  # the quantile is the maximum: scores that were initialised with 0, several leaders, a rate of 1
+    ([0.0] * 4, 0.5),
+    ([0.0] * 70, 0.9),
+    ([2.0, 2.0, 2.0, 1.0, 1.0, 0.0], 0.6),
+    ([1.0, 3.0, -INF, 3.0] * 30, 0.8),
+    ([1.0, 0.0, 1.0], 1.0),
+    ([5.0], 0.3),
+]
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("row, rate", TIED, ids=lambda x: str(len(x)) if isinstance(x, list) else str(x))
+def test_rsoftmax_over_tied_maxima_is_softmax_over_them(row, rate, dtype):
+    """Not a constant: what begins with equal scores could never be learned."""
+    x = torch.tensor(row, dtype=dtype)
+    g = normal(len(row), dtype=torch.float64).to(dtype)
+    maxima = x == x.max()
+    truth = (g.double() - g.double()[maxima].mean()) / maxima.sum()
+    leaf, level = x.clone().requires_grad_(), torch.tensor(rate, dtype=torch.float64, requires_grad=True)
+    dx, by_rate = torch.autograd.grad(parsimax.rsoftmax(leaf, level), (leaf, level), g)
+    tolerance = {torch.float64: 1e-15, torch.float32: 1e-7, torch.bfloat16: 1e-2}[dtype]
+    torch.testing.assert_close(dx.double(), torch.where(maxima, truth, 0), rtol=tolerance, atol=tolerance / 100)
+    assert by_rate == 0
+
+
+@pytest.mark.parametrize("large", [1e3, 1e5, 1e9, 1e17])
+def test_a_budget_is_shared_beside_one_score_that_is_far_above(large):
+    x = torch.tensor([large, 0.125, 0.5, 0.75], dtype=torch.float64)
+    leaf, g = x.clone().requires_grad_(), normal(4)
+    p = parsimax.budget_sparsemax(leaf, 2.0)
+    alone = x[1:].clone().requires_grad_()
+    rest = parsimax.sparsemax(alone)
+    for ours, others, first in (
+        (p, rest, 1.0),
+        (torch.autograd.grad(p, leaf, g)[0], torch.autograd.grad(rest, alone, g[1:])[0], 0.0),
+    ):
+        assert ours[0] == first
+        torch.testing.assert_close(ours[1:], others, rtol=0, atol=1e-15)

@@ -102,7 +102,7 @@ def test_derivatives(shape, kernels):
             return parsimax.segment_entmax(x, index, alpha, num_segments=5)
 
         assert torch.autograd.gradcheck(f, (x, alpha), check_forward_ad=True)
-        assert torch.autograd.gradgradcheck(f, (x, alpha))
+        assert torch.autograd.gradgradcheck(f, (x, alpha), fast_mode=True)
     p, moved = torch.func.jvp(lambda x: parsimax.segment_entmax15(x, index), (x.detach(),), (v,))
     step = (parsimax.segment_entmax15(x + 1e-6 * v, index) - p) / 1e-6
     assert step.allclose(moved, atol=1e-4)

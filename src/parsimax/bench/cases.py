@@ -9,7 +9,7 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 NORMAL, DENSE = 2.0, 0.01  # what unit-normal scores are multiplied by; the second leaves rows nearly dense
-BFLOAT16_EXTRA = 0.25  # what bfloat16 may add to a limit
+HALF_EXTRA = 0.25  # what half types may add to a limit
 DENSE_LIMIT, DENSE_LIMIT_LEARNED = 2.5, 4.0
 PEER_LIMITS = {"topk": 1 / 4, "sort": 1 / 15, "bisect": 1 / 15}
 TOPK = 100  # the k that the peer's top-k is called with
@@ -199,9 +199,19 @@ def _by_mapping() -> Iterator[Case]:
                 yield _mapped(name, n, form, ATTENTION_MAPPED)
 
 
-def _in_bfloat16(case: Case) -> Case:
-    limit = None if case.limit is None else case.limit + BFLOAT16_EXTRA
-    return replace(case, name=f"{case.name}/bfloat16", dtype="bfloat16", limit=limit)
+def _in_half(case: Case, dtype: str = "bfloat16") -> Case:
+    limit = None if case.limit is None else case.limit + HALF_EXTRA
+    return replace(case, name=f"{case.name}/{dtype}", dtype=dtype, limit=limit)
+
+
+def _in_float16() -> Iterator[Case]:
+    """Of each kind of work some: kernels differ from bfloat16 only in how numbers are read and written."""
+    some = [case for case in _other_mappings() if case.shape == (8, 8, 512, 512)]
+    some += [*_other_dims(), *_segments()]
+    some += [case for case in _with_dropout() if case.shape[1] == 512]
+    some += [case for case in _by_mapping() if case.shape[1] == 512 and case.causal]
+    for case in some:
+        yield _in_half(case, "float16")
 
 
 def _nearly_dense(case: Case) -> Case:
@@ -284,19 +294,19 @@ def _scaling() -> Iterator[Scaling]:
 
 def _registry() -> Iterator[Case | Scaling]:
     plain = [*_mappings(), *_losses()]
-    halves = [_in_bfloat16(case) for case in plain]
+    halves = [_in_half(case) for case in plain]
     others = [*_other_mappings()]
     attentions = [*_attentions()]
     dense = [_nearly_dense(case) for case in (*plain, *halves)]
-    yield from (*_small(), *_tiny(), *others, *map(_in_bfloat16, others), *_other_dims(), *_steep(), *_segments())
-    yield from map(_in_bfloat16, (*_other_dims(), *_segments()))
+    yield from (*_small(), *_tiny(), *others, *map(_in_half, others), *_other_dims(), *_steep(), *_segments())
+    yield from (*map(_in_half, (*_other_dims(), *_segments())), *_in_float16())
     yield from (
         *plain,
         *_heads(),
         *attentions,
         *_with_dropout(),
         *_by_mapping(),
-        *map(_in_bfloat16, (*_with_dropout(), *_by_mapping())),
+        *map(_in_half, (*_with_dropout(), *_by_mapping())),
         *halves,
         *dense,
         *map(_nearly_dense, attentions),

@@ -16,8 +16,8 @@ from .cases import MAPPED, Case
 from .inputs import Inputs, make, padded
 from .sides import SIDES, Side, evaluate
 
-# Of the largest difference to the largest value of the same tensor. bfloat16: an ulp of the largest value.
-TOLERANCE = {"float32": 1e-5, "bfloat16": 2.0**-7, "float64": 1e-10}
+# Of the largest difference to the largest value of the same tensor. Half types: an ulp of the largest value.
+TOLERANCE = {"float32": 1e-5, "bfloat16": 2.0**-7, "float16": 2.0**-10, "float64": 1e-10}
 HEAD_ROWS = 40  # more than a chunk of a mixture holds
 BLOCK = 1000  # pieces of PLIF
 PIECE = 1 << 22  # scores at a time, so that float64 fits in memory

@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from ..engine.apply import apply
+from ..engine.apply import apply, unshifted
 from ..engine.arguments import Interval
 from ..engine.chunked import Solve
 from ..engine.fused import RowKernel
@@ -67,6 +67,7 @@ def budget_root(z: Tensor, budget: Tensor) -> Tensor:
     return torch.cat([pivot, d], -1)
 
 
+@unshifted  # entries that are full may be as large as they like: differences are taken where the threshold is
 def budget_rows(z: Tensor, live: Tensor, budget: Tensor, *, solve: Solve) -> Tensor:
     root = solve(budget_root, z.masked_fill(~live, -math.inf), budget)
     share = over(z - root[..., :1], root[..., 1:])

@@ -40,13 +40,12 @@ def _sorted(z: Tensor) -> Tensor:
 def _tiny(z: Tensor, best: Tensor, rank: Tensor) -> Tensor:
     """The same in place, for 2 tau. In the support of k entries (4 - 4 v)/k is 4/k² at least: no root hides its digits.
 
-    Within the support no threshold is above that of all of it.
+    Within the support no threshold is above that of all of it, and no entry beyond it is: of the lesser of both, where
+    there is a root, the largest is the one sought.
     """
-    total = best.cumsum(-1)
-    mean = total / rank
+    mean = best.cumsum(-1).div_(rank)
     left = torch.addcdiv(_fours(z.shape[-1]), best.square().cumsum_(-1), rank, value=-1).addcmul_(mean, mean)
-    tau = mean.sub_(left.clamp_(min=0).sqrt_())
-    edge = torch.where(tau <= best, tau, -math.inf).amax(-1, keepdim=True)
+    edge = mean.sub_(left.sqrt_()).fmin(best).amax(-1, keepdim=True)
     root = z.sub_(edge).clamp_(min=0)
     return torch.addcmul(ZERO, root, root, value=0.25)
 

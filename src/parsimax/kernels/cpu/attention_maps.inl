@@ -484,13 +484,10 @@ template <class T> struct RowMap {
     return found;
   }
   // With q = max - t and c = 1 / (x - q) on the support: dx = p (g - mean)(1 + c), dq = -sum p (g - mean) c, and dq
-  // goes to what the cut hangs on: two order statistics, or the maxima.
+  // goes to what the cut hangs on: two order statistics, or the maxima. At t = 0 it is softmax over the maxima alone.
   double cut_gradient(i64 n, const T* kept, T* p, const int32_t* at, T* g, T* slope) const {
     cut().template weights<true>(kept, p, slope, n);
-    if (!(state[1] > 0)) {
-      fill<T>(g, n, 0);
-      return 0;
-    }
+    const bool flat = !(state[1] > 0);
     Total<T> along, down;
     for (i64 j = 0; j < n; j += W<T>) {
       const V<T> v = load<T>(p + j, n - j, T(0));
@@ -498,9 +495,10 @@ template <class T> struct RowMap {
     }
     const T mean = T(along.get());
     for (i64 j = 0; j < n; j += W<T>) {
-      const V<T> c = load<T>(slope + j), h = c > 0 ? load<T>(g + j, n - j, T(0)) - mean : V<T>{};
+      const V<T> v = load<T>(p + j, n - j, T(0)), c = flat ? V<T>{} : load<T>(slope + j);
+      const V<T> h = (flat ? v : c) > 0 ? load<T>(g + j, n - j, T(0)) - mean : V<T>{};
       down.add(h * c);
-      store<T, T>(g + j, h * (load<T>(p + j, n - j, T(0)) + c), n - j);
+      store<T, T>(g + j, h * (v + c), n - j);
     }
     const double dq = -down.get();
     const auto give = [&](i64 column, double much) {

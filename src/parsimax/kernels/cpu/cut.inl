@@ -3,7 +3,7 @@
 // Z = sum w:
 //   dx = h (w + s) / Z,  dt = sum h s / Z,
 // and -dt goes to what the cut max - t follows: to the maxima, in equal parts, or to the two order statistics that q
-// lies between. t = 0 is uniform over the maxima, whose derivative is 0. There is no search: p is w / sum w.
+// lies between. t = 0 leaves softmax over the maxima alone. There is no search: p is w / sum w.
 #pragma once
 #include "map.inl"
 #include "select.inl"
@@ -165,9 +165,13 @@ template <class T, class S> struct CutGrad {
         w(sc.numbers<T>(0)),
         e(sc.numbers<T>(1)),
         index(sc.index()) {
-    if (c.status != FOUND || c.t == 0) {
+    if (c.status != FOUND) {
       dt = c.status == NOT_A_NUMBER ? __builtin_nan("") : 0;
       fill_row(dx, n, dt);
+      return;
+    }
+    if (c.t == 0) {
+      among_maxima(x, n, T(c.max));
       return;
     }
     few = gather_above<T>(c, x, n, sc);
@@ -179,6 +183,14 @@ template <class T, class S> struct CutGrad {
     for (i64 i = 0; i < few; i++) own[i] = T(scalar_float(g[index[i]]));
     run(c, (const T*)some, (const T*)own, own, few);
     if (fine) scatter(dx, n, own, index, few);
+  }
+  void among_maxima(const S* x, i64 n, T max) {
+    const double share = 1 / count_of<T>(x, n, max);
+    double sum = 0;
+    for (i64 i = 0; i < n; i++)
+      if (scalar_float(x[i]) == max) sum += double(scalar_float(g[i]));
+    for (i64 i = 0; i < n; i++)
+      dx[i] = from_float<S>(scalar_float(x[i]) == max ? (double(scalar_float(g[i])) - sum * share) * share : 0);
   }
   template <class X, class O> void run(const Cut& c, const X* x, const X* g, O* dx, i64 n) {
     double along;

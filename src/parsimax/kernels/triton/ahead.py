@@ -1,8 +1,9 @@
 """Compile kernels ahead of time for architectures that are not here, and read off what they use.
 
-``python -m parsimax.kernels.triton.ahead [--arch sm_90 …] [--all]`` prints a table of registers, spills and shared
-memory, and ends with 1 if a kernel spills more than it may or wants more shared memory than there is, which the table
-has in bold. It needs no GPU.
+``python -m parsimax.kernels.triton.ahead [--arch sm_90 …]`` prints a table of registers, spills and shared memory, and
+ends with 1 if a kernel spills more than it may or wants more shared memory than there is, which the table has in bold.
+It compiles the most used cases; with ``--sweep`` every option of every kernel in every type; with ``--all`` every
+combination of options too, which takes hours. It needs no GPU.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import sys
 import tempfile
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -144,22 +146,53 @@ def jobs() -> list[Job]:
     return list(found.values())
 
 
-def selection(arch: str) -> list[Job]:
-    """What ``make test`` compiles for an architecture, in about a minute of two cores for all.
+def options(job: Job) -> set[tuple[str, Any]]:
+    """What its code is made with, each by itself; the type of its scores is among the pointers."""
+    return {*job.constants.items(), *job.pointers.items(), ("warps", job.warps)}
 
-    One architecture compiles all that is common, the others some of it. Beside these each has a part of what compiles
-    in half a second, another part than its neighbours: no powers of any α, no attention. What differs between
-    architectures is the back end of Triton.
+
+@lru_cache
+def sweep() -> list[Job]:
+    """The most used jobs, and others until every option of every kernel in every type is there.
+
+    Of those that bring as many new options the one with most pointers is taken, as that needs most registers.
     """
-    every, number = jobs(), [*TARGETS].index(arch)
-    common = [job for job in every if job.common]
-    quick = [job for job in every if job.quick and not job.common]
-    return (common if arch == "sm_90" else common[number::9]) + quick[8 * number :: 34]
+    kinds: dict[tuple[str, str], list[Job]] = {}
+    for job in jobs():
+        kinds.setdefault((job.name, job.case.partition(",")[0]), []).append(job)
+    found = []
+    for own in kinds.values():
+        missing = set().union(*map(options, own))
+        while missing:
+            best = max(own, key=lambda job: (job.common, len(options(job) & missing), len(job.pointers)))
+            missing -= options(best)
+            own.remove(best)
+            found.append(best)
+        found += [job for job in own if job.common]
+    return found
+
+
+def selection(arch: str) -> list[Job]:
+    """What ``make test`` compiles for an architecture: a third of the sweep, over all of them.
+
+    One architecture compiles all that is most used, the others some of it. Beside these each has a part of what
+    compiles in half a second, no powers of any α and no attention. What differs between architectures is the back end
+    of Triton.
+    """
+    number = [*TARGETS].index(arch)
+    common = [job for job in sweep() if job.common]
+    quick = [job for job in sweep() if job.quick and not job.common]
+    return common + quick[::3] if arch == "sm_90" else common[number::9] + quick[number % 2 :: 2]
 
 
 def usage_of(number: int, arch: str) -> Usage:
     """Of a job by its number: kernels do not travel between processes."""
-    return compiled(jobs()[number], arch)
+    return compiled(_every()[number], arch)
+
+
+@lru_cache
+def _every() -> list[Job]:
+    return jobs()
 
 
 def cell(usage: Usage, arch: str) -> str:
@@ -173,12 +206,18 @@ def cell(usage: Usage, arch: str) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m parsimax.kernels.triton.ahead", description=__doc__)
     parser.add_argument("--arch", nargs="*", default=list(TARGETS), choices=list(TARGETS))
-    parser.add_argument("--all", action="store_true", help="every option, not only the most used")
+    parser.add_argument("--sweep", action="store_true", help="every option of every kernel in every type")
+    parser.add_argument("--all", action="store_true", help="every combination of options")
     parser.add_argument("--only", default="", help="kernels whose name contains this")
     parser.add_argument("--processes", type=int, default=1, help="compile so many at a time")
     chosen = parser.parse_args()
     print("| kernel | case | warps | " + " | ".join(chosen.arch) + " |\n" + "|---" * (3 + len(chosen.arch)) + "|")
-    some = [(i, job) for i, job in enumerate(jobs()) if chosen.only in job.name and (chosen.all or job.common)]
+    wanted = {*map(repr, sweep())} if chosen.sweep else set()
+    some = [
+        (i, job)
+        for i, job in enumerate(_every())
+        if chosen.only in job.name and (chosen.all or job.common or repr(job) in wanted)
+    ]
     failed = 0
     with ProcessPoolExecutor(chosen.processes, get_context("spawn")) as pool:
         found = [[pool.submit(usage_of, i, arch) for arch in chosen.arch] for i, _ in some]
