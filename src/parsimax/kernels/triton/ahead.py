@@ -51,10 +51,10 @@ class Job:
 
     @property
     def quick(self) -> bool:
-        """To compile: no search for any α, nothing of several passes over tiles."""
+        """To compile: no search for any α, no order of a row, nothing of several passes over tiles."""
         from .device import steps
 
-        slow = ("attention.", "normmax.", "order.topk")
+        slow = ("attention.", "normmax.", "order.")
         return self.constants.get("KIND") != steps.ANY.value and not self.name.startswith(slow)
 
     @property
@@ -182,7 +182,7 @@ def selection(arch: str) -> list[Job]:
     number = [*TARGETS].index(arch)
     common = [job for job in sweep() if job.common]
     quick = [job for job in sweep() if job.quick and not job.common]
-    return common + quick[::3] if arch == "sm_90" else common[number::9] + quick[number % 2 :: 2]
+    return common + quick[::2] if arch == "sm_90" else common[number::9] + [*quick[::2], *quick[1::2][:35]]
 
 
 def usage_of(number: int, arch: str) -> Usage:
