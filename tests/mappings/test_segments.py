@@ -101,8 +101,13 @@ def test_derivatives(shape, kernels):
         def f(x, alpha):
             return parsimax.segment_entmax(x, index, alpha, num_segments=5)
 
-        assert torch.autograd.gradcheck(f, (x, alpha), check_forward_ad=True)
+        assert torch.autograd.gradcheck(f, (x, alpha), check_forward_ad=True, check_batched_grad=True)
         assert torch.autograd.gradgradcheck(f, (x, alpha))
+    whole, one_by_one = (
+        torch.autograd.functional.jacobian(lambda x: parsimax.segment_entmax15(x, index), x, vectorize=together)
+        for together in (True, False)
+    )
+    assert whole.allclose(one_by_one, atol=1e-12)
     p, moved = torch.func.jvp(lambda x: parsimax.segment_entmax15(x, index), (x.detach(),), (v,))
     step = (parsimax.segment_entmax15(x + 1e-6 * v, index) - p) / 1e-6
     assert step.allclose(moved, atol=1e-4)

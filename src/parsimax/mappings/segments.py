@@ -218,7 +218,10 @@ def _wide(x: Tensor, place: Tensor, segments: int, width: int, fill: float) -> T
 
 
 def _entries(rows: Tensor, place: Tensor) -> Tensor:
-    return rows.transpose(1, 2).flatten(0, 1)[place]
+    """What :func:`_wide` made of entries, as entries."""
+    # reshape and not flatten, for which batched gradients have no rule
+    segments, heads, width = rows.shape
+    return rows.transpose(1, 2).reshape(segments * width, heads)[place]
 
 
 def _padded(x: Tensor, alpha: Tensor | None, value: float, ptr: Tensor, width: int) -> Tensor:
