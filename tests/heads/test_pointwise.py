@@ -178,6 +178,11 @@ def test_errors_say_what_is_wrong():
         parsimax.plif(X, RAW[:3])
     with pytest.raises(ValueError, match=r"got shape \(3,\)"):
         parsimax.PLIF(3)
+    for knots in (1e5, "10"):
+        with pytest.raises(TypeError, match=f"PLIF: knots must be an int, got {knots!r}"):
+            parsimax.PLIF(knots)
+    with pytest.raises(TypeError, match=r"plif: scores must be floating point, got torch.int64; convert them, as by .f"):
+        parsimax.plif(X.long(), RAW)
     with pytest.raises(ValueError, match="bound"):
         parsimax.PLIF(4, bound=0.0)
     with pytest.raises(TypeError, match="raw_slopes must be a floating-point tensor, got list"):

@@ -140,6 +140,26 @@ def test_errors():
             lambda: parsimax.segment_softmax(x, ptr=torch.tensor([0, 4]), num_segments=3),
         ),
         (ValueError, "(entries, heads)", lambda: parsimax.segment_softmax(x.view(2, 2, 1), torch.zeros(2).long())),
+        (
+            ValueError,
+            "num_segments must be at least 0, got -1",
+            lambda: parsimax.segment_softmax(x[:0], torch.arange(0), num_segments=-1),
+        ),
+        (
+            TypeError,
+            "num_segments must be an int, got 2.5",
+            lambda: parsimax.segment_softmax(x, torch.zeros(4).long(), num_segments=2.5),
+        ),
+        (
+            TypeError,
+            "num_segments must be an int, got '1'",
+            lambda: parsimax.segment_softmax(x, ptr=torch.tensor([0, 4]), num_segments="1"),
+        ),
+        (
+            TypeError,
+            r"segment_entmax: scores must be floating point, got torch.int64; convert them, as by .float\(\)$",
+            lambda: parsimax.segment_entmax(x.long(), torch.arange(4)),
+        ),
         (ValueError, "alpha must be", lambda: parsimax.segment_entmax(x, torch.arange(4), torch.ones(3))),
     ]:
         with pytest.raises(error, match=words):

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..engine.arguments import POSITIVE, check_number, check_scores
+from ..engine.arguments import POSITIVE, check_count, check_number, check_scores
 from ..engine.modes import kernels_serve
 from ..engine.precision import in_float64
 from .fused_pointwise import plif_by_kernel
@@ -141,6 +141,7 @@ class PLIF(nn.Module):
 
     def __init__(self, knots: int = 100_000, bound: float = 20.0) -> None:
         super().__init__()
+        knots = check_count(knots, "knots", type(self).__name__)
         _check_pieces((knots,), type(self).__name__)
         check_number(bound, POSITIVE, "bound", type(self).__name__)
         self.bound = float(bound)

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..engine.arguments import check_scores
+from ..engine.arguments import check_count, check_scores
 from ..engine.clean import as_tensor
 from ..engine.fused import for_kernel
 from ..engine.modes import derivative_is_observed, kernels_serve
@@ -138,6 +138,8 @@ def _segments(
     order = None
     if (index is None) == (ptr is None):
         raise TypeError(f"{where}: pass index or ptr, and not both")
+    if num_segments is not None:
+        num_segments = check_count(num_segments, "num_segments", where, least=0)
     if index is not None:
         ptr, order = _sorted(index, scores, num_segments, where)
     else:
