@@ -43,7 +43,8 @@ def _place(rate: Tensor, size: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 def _quantile(z: Tensor, live: Tensor, rate: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """The quantile of the live entries, by linear interpolation, how far each entry lies above it, and the entries.
 
-    All three are in a unit of the row's own, a power of 2, which the weights do not depend on. A gradient reaches the two entries around it, and the rate.
+    All three are in a unit of the row's own, a power of 2, which the weights do not depend on. A gradient reaches
+    the two entries around the quantile, and the rate.
     """
     size, n = live.sum(-1, keepdim=True), z.shape[-1]
     order = z.detach().masked_fill(~live, -math.inf).argsort(-1)  # forbidden entries come first
