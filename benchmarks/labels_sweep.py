@@ -40,8 +40,9 @@ def measured(layer: str, point: tuple[int, int], lr: float, seed: int, options: 
     results = folder / "results.json"
     known: dict[str, Any] = json.loads(results.read_text(encoding="utf-8")) if results.exists() else {}
     if "test" not in known:
-        rate = 1 - labels / classes + 0.001  # so that rounding leaves as many labels
-        own = [f"model.layer={layer}", f"model.rate={rate:.4f}", f"data.classes={classes}", f"data.average={labels}"]
+        own = [f"model.layer={layer}", f"data.classes={classes}", f"data.average={labels}"]
+        if layer == "rsoftmax":
+            own.append(f"model.rate={1 - labels / classes + 0.001:.4f}")  # so that rounding leaves as many labels
         own += [f"train.lr={lr:g}", f"train.seed={seed}", "train.tensorboard=false", *options.settings]
         begun = (folder / "config.yaml").exists()
         train = ["train", "--resume", str(folder)] if begun else ["train", "multilabel", *own, "--run", str(folder)]

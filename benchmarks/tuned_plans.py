@@ -67,9 +67,10 @@ def learned(rate: int) -> list[str]:
 
 
 def several_labels(data: str, rate: float) -> Plan:
-    """Every last layer of `multilabel`; ``rate`` leaves the mean number of labels, rounded."""
+    """Every last layer of `multilabel`; ``rate``, of rsoftmax, leaves the mean number of labels, rounded."""
     kinds = ("sigmoid", "softmax", "sparsemax", "sparsemax-hinge", "sparsehourglass", "entmax", "rsoftmax")
-    cells = {kind: [f"model.layer={kind}", f"model.rate={rate}"] for kind in (*kinds, "rsoftmax-predicted")}
+    cells = {kind: [f"model.layer={kind}"] for kind in (*kinds, "rsoftmax-predicted")}
+    cells["rsoftmax"].append(f"model.rate={rate}")
     return Plan(
         "multilabel",
         "",

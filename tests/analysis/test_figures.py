@@ -181,6 +181,8 @@ def test_what_is_not_there_is_not_drawn(recording):
         figures.attention(recording, 2, head=9)
     with pytest.raises(IndexError, match="example must be between 0 and 1, got 9"):
         figures.attention(recording, example=9)
+    with pytest.raises(TypeError, match="learned must be a function or module of each score, such as a PLIF, got 3"):
+        figures.function(3)
 
 
 @pytest.mark.parametrize(("name", "count"), [("analysis", 6), ("report", 1)])

@@ -335,6 +335,18 @@ def test_compiled_it_is_the_same(name):
         assert_equal(mine, true, 1e-12)
 
 
+@pytest.mark.parametrize("name", HEADS)
+def test_exported_it_takes_any_number_of_tokens(name, monkeypatch):
+    monkeypatch.setattr(chunks, "FEW", 0)  # a chunk of a mixture ends within the sizes below
+    monkeypatch.setattr(chunks, "ROWS_OF_MIXTURES", 8 * K)
+    head = made(name)
+    sizes = ({0: torch.export.Dim("tokens")},)
+    program = torch.export.export(head, (normal(5, D),), dynamic_shapes=sizes).module()
+    for tokens in (2, 7, 8, 9, 40):
+        hidden = normal(tokens, D, seed=tokens)
+        torch.testing.assert_close(program(hidden), head(hidden))
+
+
 @pytest.mark.parametrize("name", ["softmax", "mixture", "rsoftmax"])
 def test_no_more_than_a_chunk_of_logits_exists(name, monkeypatch):
     """In plain torch; a vocabulary larger than the largest chunk goes a row at a time."""

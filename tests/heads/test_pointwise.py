@@ -44,6 +44,22 @@ def test_plif_is_increasing_and_has_an_inverse():
     assert special[0] == math.inf and special[1] == -math.inf and special[2].isnan()
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("bound", [1e-6, 20.0, 1e6])
+@pytest.mark.parametrize("raw", [-80.0, -90.0, -200.0, -800.0, -math.inf])
+def test_plif_increases_however_small_its_slopes_are(raw, bound, dtype):
+    """The least slope that a piece can have counts in the values at the knots as well."""
+    slopes = torch.full((10,), raw, dtype=dtype)
+    x = torch.arange(-500, 501).to(dtype) * (bound * 0.003)
+    y = parsimax.plif(x, slopes, bound)
+    assert y[0] < 0 == y[500] < y[-1] and (y.sign() == x.sign()).all()
+    assert (y.diff() >= -1e-6 * y[-1]).all(), "beyond rounding"
+    ends = parsimax.plif(torch.tensor([-math.inf, math.inf], dtype=dtype), slopes, bound)
+    assert ends.tolist() == [-math.inf, math.inf]
+    (by_slopes,) = torch.autograd.grad(parsimax.plif(x, slopes.requires_grad_(), bound).sum(), slopes)
+    assert by_slopes.isfinite().all()
+
+
 def test_gradients_of_plif_and_its_inverse():
     x = (X + 1e-3).requires_grad_()  # away from the knots
     raw = RAW.clone().requires_grad_()
@@ -162,6 +178,11 @@ def test_errors_say_what_is_wrong():
         parsimax.plif(X, RAW[:3])
     with pytest.raises(ValueError, match=r"got shape \(3,\)"):
         parsimax.PLIF(3)
+    for knots in (1e5, "10"):
+        with pytest.raises(TypeError, match=f"PLIF: knots must be an int, got {knots!r}"):
+            parsimax.PLIF(knots)
+    with pytest.raises(TypeError, match=r"plif: scores must be floating point, got torch.int64; convert them, as"):
+        parsimax.plif(X.long(), RAW)
     with pytest.raises(ValueError, match="bound"):
         parsimax.PLIF(4, bound=0.0)
     with pytest.raises(TypeError, match="raw_slopes must be a floating-point tensor, got list"):

@@ -139,6 +139,36 @@ def test_every_derivative(function, lean):
         torch.testing.assert_close(one.double(), other, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("detach", [False, True])
+@pytest.mark.parametrize("backend", ["lean", "torch"])
+@pytest.mark.parametrize("dtype, tiny", [(torch.float32, 1e-40), (torch.float64, 1e-320)])
+def test_rsoftmax_of_the_smallest_numbers_has_a_gradient(dtype, tiny, backend, detach):
+    """The inverse of the distance of the cut overflows, where p is one-hot and does not change."""
+    for row, rate in (([1, -2], 0.0), ([1, -2, 3], 0.5)):
+        scores = (torch.tensor(row, dtype=dtype) * tiny).requires_grad_()
+        own = torch.tensor(rate, dtype=dtype, requires_grad=True)
+        with dispatch.use(backend):
+            p = parsimax.rsoftmax(scores, own, detach_threshold=detach)
+            p[0].backward()
+        assert p.tolist() == [float(score == max(row)) for score in row]
+        assert scores.grad.tolist() == [0] * len(row) and own.grad.item() == 0
+
+
+@pytest.mark.parametrize("detach", [False, True])
+def test_rsoftmax_is_the_same_beside_the_unit_of_small_numbers(detach):
+    """Where the cut is nearer than 2^-100 it is measured otherwise; the weights and their slopes are the same."""
+    for size in (2.0**-99, 2.0**-101, 2.0**-120):
+        row = torch.tensor([0.0, -3.0, 4.0, 1.5], dtype=torch.float64) * size
+        found = {}
+        for backend, x in (("lean", row.float()), ("torch", row)):
+            x.requires_grad_()
+            with dispatch.use(backend):
+                p = parsimax.rsoftmax(x, 0.4, detach_threshold=detach)
+            p[2].backward()
+            found[backend] = p.detach().double(), x.grad.double() * size
+        torch.testing.assert_close(found["lean"], found["torch"], rtol=1e-5, atol=1e-6)
+
+
 def test_compiled_code_is_lean_too(lean):
     x = torch.randn(3, 50, generator=torch.Generator().manual_seed(0))
     compiled = torch.compile(lambda x: parsimax.rsoftmax(x, 0.3), fullgraph=True, backend="aot_eager")

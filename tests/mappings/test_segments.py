@@ -101,8 +101,13 @@ def test_derivatives(shape, kernels):
         def f(x, alpha):
             return parsimax.segment_entmax(x, index, alpha, num_segments=5)
 
-        assert torch.autograd.gradcheck(f, (x, alpha), check_forward_ad=True)
+        assert torch.autograd.gradcheck(f, (x, alpha), check_forward_ad=True, check_batched_grad=True)
         assert torch.autograd.gradgradcheck(f, (x, alpha), fast_mode=True)
+    whole, one_by_one = (
+        torch.autograd.functional.jacobian(lambda x: parsimax.segment_entmax15(x, index), x, vectorize=together)
+        for together in (True, False)
+    )
+    assert whole.allclose(one_by_one, atol=1e-12)
     p, moved = torch.func.jvp(lambda x: parsimax.segment_entmax15(x, index), (x.detach(),), (v,))
     step = (parsimax.segment_entmax15(x + 1e-6 * v, index) - p) / 1e-6
     assert step.allclose(moved, atol=1e-4)
@@ -135,6 +140,26 @@ def test_errors():
             lambda: parsimax.segment_softmax(x, ptr=torch.tensor([0, 4]), num_segments=3),
         ),
         (ValueError, "(entries, heads)", lambda: parsimax.segment_softmax(x.view(2, 2, 1), torch.zeros(2).long())),
+        (
+            ValueError,
+            "num_segments must be at least 0, got -1",
+            lambda: parsimax.segment_softmax(x[:0], torch.arange(0), num_segments=-1),
+        ),
+        (
+            TypeError,
+            "num_segments must be an int, got 2.5",
+            lambda: parsimax.segment_softmax(x, torch.zeros(4).long(), num_segments=2.5),
+        ),
+        (
+            TypeError,
+            "num_segments must be an int, got '1'",
+            lambda: parsimax.segment_softmax(x, ptr=torch.tensor([0, 4]), num_segments="1"),
+        ),
+        (
+            TypeError,
+            r"segment_entmax: scores must be floating point, got torch.int64; convert them, as by .float\(\)$",
+            lambda: parsimax.segment_entmax(x.long(), torch.arange(4)),
+        ),
         (ValueError, "alpha must be", lambda: parsimax.segment_entmax(x, torch.arange(4), torch.ones(3))),
     ]:
         with pytest.raises(error, match=words):

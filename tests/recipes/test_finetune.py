@@ -216,6 +216,21 @@ def test_the_dial(trained, capsys, monkeypatch):
     assert "model.alpha=learned is for training" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    "words, unread",
+    [
+        (["mapping=softmax", "rate=0.3"], "model.mapping=softmax does not read model.rate"),
+        (["alpha=1.7"], "model.mapping=rsoftmax does not read model.alpha"),
+        (["mapping=sparsemax", "ramp=0"], "model.mapping=sparsemax does not read model.ramp"),
+        (["mapping=normmax", "alpha=0.5"], "model.alpha of normmax must be in (1, inf), got 0.5"),
+    ],
+)
+def test_numbers_of_other_mappings_are_refused(words, unread, capsys):
+    assert cli.main(["train", "finetune", *TINY, *QUICK, *words, "--run", "run"]) == 2
+    said = capsys.readouterr()
+    assert unread in said.err and not said.out and not Path("run").exists()
+
+
 def _run(folder):
     from parsimax.recipes.kit.runs import open_run
 

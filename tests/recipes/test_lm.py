@@ -12,7 +12,9 @@ from parsimax import cli
 from parsimax.heads.make import KINDS
 from parsimax.recipes import commands
 from parsimax.recipes.kit.runs import Run
+from parsimax.recipes.kit.settings import changed
 from parsimax.recipes.lm.model import Windows, repetition
+from parsimax.recipes.lm.settings import Settings
 from parsimax.recipes.lm.words import EOS, UNK, Words, embedded
 
 TINY = ["embedding=8", "hidden=12", "columns=4", "window=6", "vocabulary=50", "eval_words=200"]
@@ -149,9 +151,22 @@ def test_settings_that_cannot_be_meant(capsys):
         (["model.head=mixture", "knots=10"], "model.head=mixture does not read model.knots"),
         (["kind=transformer", "weight_drop=0.5"], "model.kind=transformer does not read model.weight_drop"),
         (["model.attention.mapping=sparsemax"], "model.kind=lstm does not read model.attention.mapping"),
+        (["model.head=plif", "model.output.alpha=1.7"], "model.head=plif does not read model.output.alpha"),
+        (["model.output.alpha=1.3"], "model.output.mapping=softmax does not read model.output.alpha"),
+        (["kind=transformer", "model.attention.rate=0.3"], "mapping=entmax does not read model.attention.rate"),
+        (["data.lowercase=true"], "data.lowercase=true: the embedded text, which is lower case, does not read"),
+        (["model.output.mapping=entmax", "model.output.alpha=0"], "alpha of the loss of entmax must be in (0, inf]"),
+        (["model.output.mapping=normmax", "model.output.alpha=0.5"], "normmax must be in (1, inf), got 0.5"),
     ):
         assert cli.main(["train", "lm", *words]) == 2
-        assert message in capsys.readouterr().err and not Path("runs").exists()
+        said = capsys.readouterr()
+        assert message in said.err and not said.out and not Path("runs").exists()
+
+
+def test_a_mixture_takes_numbers_that_no_loss_takes():
+    """Its loss is that of the mixture, so α = 0 is a mapping like others."""
+    words = {"model.head": "mixture", "model.output.mapping": "entmax", "model.output.alpha": "0"}
+    changed(Settings(), words).check_new()
 
 
 def test_windows_cover_the_text_in_its_order():

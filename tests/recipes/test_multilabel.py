@@ -18,6 +18,8 @@ pytest.importorskip("arff")
 from sklearn.metrics import f1_score
 
 from parsimax import losses, sparsemax
+from parsimax.recipes import find
+from parsimax.recipes.kit.settings import changed
 from parsimax.recipes.multilabel import data, layers
 from parsimax.recipes.multilabel import recipe as recipe_module
 from parsimax.recipes.multilabel.settings import Data, Layer, Model
@@ -223,9 +225,37 @@ def test_two_files_of_a_split_are_refused():
         data.load(Data(root=Path("d").absolute(), labels=("up",)), "train")
 
 
+@pytest.mark.parametrize(
+    "words, unread",
+    [
+        (["layer=sigmoid", "rate=0.6"], "model.layer=sigmoid does not read model.rate"),
+        (["rate=0.6"], "model.layer=rsoftmax-predicted does not read model.rate"),
+        (["layer=entmax", "q=3"], "model.layer=entmax does not read model.q"),
+        (["layer=rsoftmax", "alpha=1.5"], "model.layer=rsoftmax does not read model.alpha"),
+        (["layer=softmax", "count_weight=2"], "model.layer=softmax does not read model.count_weight"),
+    ],
+)
+def test_numbers_of_other_layers_are_refused(words, unread, capsys):
+    assert cli.main(["train", "multilabel", *TINY, *words, "--run", "run"]) == 2
+    said = capsys.readouterr()
+    assert unread in said.err and not said.out and not Path("run").exists()
+
+
+def test_plans_give_a_layer_what_it_reads(monkeypatch):
+    monkeypatch.syspath_prepend(Path(__file__).parents[2] / "benchmarks")
+    from tuned_plans import PLANS
+
+    for name in ("scene", "yeast", "corel5k"):
+        assert {*PLANS[name].cells} == {*LAYERS} and "model.rate" in " ".join(PLANS[name].cells["rsoftmax"])
+    for plan in PLANS.values():
+        for words in plan.cells.values():
+            given = dict(word.split("=") for word in [*plan.common, *words])
+            changed(find(plan.recipe).settings(), given).check_new()
+
+
 @pytest.mark.parametrize("layer", LAYERS)
 def test_every_layer_trains_and_gives_labels(layer, capsys):
-    words = [*TINY, f"layer={layer}", "data.classes=5", "rows=200", "rate=0.6"]
+    words = [*TINY, f"layer={layer}", "data.classes=5", "rows=200", *(["rate=0.6"] if layer == "rsoftmax" else [])]
     assert cli.main(["train", "multilabel", *words, "--run", "run"]) == 0, capsys.readouterr().err
     assert cli.main(["eval", "run"]) == 0
     figures = json.loads(Path("run/results.json").read_text())["test"]

@@ -52,7 +52,7 @@ def apply(
     ``tiny`` is the short way of short rows in plain torch; ``options`` are what a back end may not take, by the names
     of ``kernels/backends.py``.
     """
-    check_scores(scores, dtype, where, least=0)
+    check_scores(scores, dtype, where, least=0, has_dtype=True)
     if scores.dim() == 0:  # one entry, as for torch.softmax
         given = scores.reshape(1)
         options.update(dim=dim, mask=mask, dtype=dtype, where=where, kernel=kernel, tiny=tiny)

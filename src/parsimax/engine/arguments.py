@@ -38,8 +38,10 @@ FINITE = Interval(-math.inf, math.inf, closed_low=False, closed_high=False)
 POSITIVE = Interval(0, math.inf, closed_low=False, closed_high=False)
 
 
-def check_scores(scores: Tensor, dtype: torch.dtype | None, where: str, least: int = 1) -> None:
-    """``least`` is the number of dimensions that there must be."""
+def check_scores(
+    scores: Tensor, dtype: torch.dtype | None, where: str, least: int = 1, *, has_dtype: bool = False
+) -> None:
+    """``least`` is the number of dimensions that there must be; ``has_dtype`` says that callers can give a dtype."""
     if not isinstance(scores, Tensor):
         raise TypeError(f"{where}: scores must be a torch.Tensor, got {type(scores).__name__}")
     if scores.is_nested:
@@ -50,9 +52,8 @@ def check_scores(scores: Tensor, dtype: torch.dtype | None, where: str, least: i
     if dtype is not None and not dtype.is_floating_point:
         raise TypeError(f"{where}: dtype must be a floating-point type, got {dtype}")
     if dtype is None and not scores.is_floating_point():
-        raise TypeError(
-            f"{where}: scores must be floating point, got {scores.dtype}; convert them or pass dtype=torch.float32"
-        )
+        way = "convert them or pass dtype=torch.float32" if has_dtype else "convert them, as by .float()"
+        raise TypeError(f"{where}: scores must be floating point, got {scores.dtype}; {way}")
     if scores.dim() < least:
         raise ValueError(f"{where}: scores must have at least one dimension, got shape ()")
 
@@ -98,11 +99,11 @@ def check_number(value: object, domain: Interval, name: str, where: str) -> floa
     return number
 
 
-def check_count(value: object, name: str, where: str) -> int:
+def check_count(value: object, name: str, where: str, least: int = 1) -> int:
     if isinstance(value, bool) or not isinstance(value, numbers.Integral):
         raise TypeError(f"{where}: {name} must be an int, got {value!r}")
-    if value < 1:
-        raise ValueError(f"{where}: {name} must be at least 1, got {value}")
+    if value < least:
+        raise ValueError(f"{where}: {name} must be at least {least}, got {value}")
     return int(value)
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ..engine.fused import aliases
 from ..engine.modes import derivative_is_observed
-from .pieces import Pieces
+from .pieces import Pieces, plif_table
 
 ops = torch.ops.parsimax
 Formula = Callable[[Tensor, Tensor, float], Tensor]
@@ -58,7 +58,7 @@ class _Pieces(torch.autograd.Function):
 class _Plif(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, raw_slopes: Tensor, bound: float, formula: Formula) -> Tensor:
-        table = ops._plif_table(raw_slopes, bound)
+        table = plif_table(raw_slopes, bound)
         ctx.save_for_backward(x, raw_slopes, table)
         ctx.bound, ctx.formula = bound, formula
         out: Tensor = ops._pieces_fwd(x, table, *place(raw_slopes, bound))

@@ -123,7 +123,8 @@ class MixtureOfSoftmaxes(Head):
         """Log-probabilities (…, classes), a chunk of tokens at a time; the backward pass computes a chunk again."""
         rows = self._checked(hidden).reshape(-1, self.features)
         step = tokens_at_a_time(self)
-        if rows.shape[0] <= step or not is_plain(rows, *self.parameters()):
+        # Asked in this order: a traced call that compares its size is bound to one side of the comparison.
+        if not is_plain(rows, *self.parameters()) or rows.shape[0] <= step:
             return self.whole(hidden)
         names, values = zip(*self.named_parameters(), strict=True)
 

@@ -34,10 +34,22 @@ class Pieces:
     backward: Callable[[Tensor], Iterable[tuple[Tensor, Tensor]]]
 
 
+def plif_table(raw_slopes: Tensor, bound: float) -> Tensor:
+    """The value at the left end of each piece of PLIF, and what it rises by, (pieces, 2), for the kernels."""
+    # A rise below the least normal number is lifted to it by the kernel, after the values were summed without that:
+    # they would not fit together. So such slopes are lifted before, by a bit more than they are rounded by.
+    kind = torch.finfo(raw_slopes.dtype)
+    slope = max(kind.tiny * raw_slopes.shape[0] / (2 * bound), torch.finfo(torch.float64).smallest_normal)
+    raw = slope + math.log(-math.expm1(-slope))  # whose softplus it is
+    raw += 4 * kind.eps * abs(raw)
+    table: Tensor = torch.ops.parsimax._plif_table(raw_slopes.clamp(min=min(raw, kind.max)), bound)
+    return table
+
+
 def plif_pieces(raw_slopes: Tensor, bound: float) -> Pieces:
     count = raw_slopes.shape[0]
     raw = raw_slopes.detach()
-    table = torch.ops.parsimax._plif_table(raw, bound)
+    table = plif_table(raw, bound)
 
     def backward(sums: Tensor) -> Iterable[tuple[Tensor, Tensor]]:
         return [(raw_slopes, torch.ops.parsimax._plif_slopes(sums, raw, bound))]

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..engine.arguments import POSITIVE, check_number, check_scores
+from ..engine.arguments import POSITIVE, check_count, check_number, check_scores
 from ..engine.modes import kernels_serve
 from ..engine.precision import in_float64
 from .fused_pointwise import plif_by_kernel
@@ -68,11 +68,12 @@ def plif_formula(x: Tensor, raw_slopes: Tensor, bound: float) -> Tensor:
 def plif_table(raw_slopes: Tensor, bound: float, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """What each piece rises by, and the value at its left end; summed in float64 from 0 outwards, rounded once."""
     pieces = raw_slopes.shape[0]
-    rise = F.softplus(raw_slopes.double()) * (2 * bound / pieces)
+    # A slope that rounds to 0 would make a product with an infinite x NaN. It counts in the values too: with others
+    # than the slopes give, the function would not increase.
+    rise = (F.softplus(raw_slopes.double()) * (2 * bound / pieces)).clamp(min=torch.finfo(dtype).tiny)
     low, high = rise[: pieces // 2], rise[pieces // 2 :]
     left = torch.cat((-low.flip(0).cumsum(0).flip(0), high.cumsum(0) - high))
-    # A slope that rounds to 0 would make a product with an infinite x NaN.
-    return rise.clamp(min=torch.finfo(dtype).tiny).to(dtype), left.to(dtype)
+    return rise.to(dtype), left.to(dtype)
 
 
 @in_float64
@@ -140,6 +141,7 @@ class PLIF(nn.Module):
 
     def __init__(self, knots: int = 100_000, bound: float = 20.0) -> None:
         super().__init__()
+        knots = check_count(knots, "knots", type(self).__name__)
         _check_pieces((knots,), type(self).__name__)
         check_number(bound, POSITIVE, "bound", type(self).__name__)
         self.bound = float(bound)

@@ -51,7 +51,7 @@ def log_entmax(
 
     To train, prefer :func:`entmax_loss`: a logarithm has no gradient at the zeros of p, the loss has.
     """
-    check_scores(scores, dtype, "log_entmax", least=0)
+    check_scores(scores, dtype, "log_entmax", least=0, has_dtype=True)
     scores = scores if dtype is None else scores.to(dtype)
     wide = entmax(scores, alpha, dim, mask=mask, dtype=formula_dtype(scores))
     return floored_log(wide, floor, "log_entmax").to(dtype or softmax_dtype(scores))

@@ -21,6 +21,8 @@ from .tsoftmax import from_top, weighted_softmax
 
 ops = torch.ops.parsimax
 _UNIT = 2**38
+# A cut that is closer to the maximum is measured in this unit: the slope of the weights, its inverse, would overflow.
+_NEAR = {torch.float32: 2.0**-100, torch.float64: 2.0**-900}
 RATE = Setting("rate", Interval(0, 1), example=0.5, about="the share of zeros")
 
 
@@ -38,10 +40,11 @@ def _place(rate: Tensor, size: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return first, rest, ((first + 1) * _UNIT - exact).to(rate.dtype) / _UNIT - learned
 
 
-def _quantile(z: Tensor, live: Tensor, rate: Tensor) -> tuple[Tensor, Tensor]:
-    """The quantile of the live entries, by linear interpolation, and how far each entry lies above it.
+def _quantile(z: Tensor, live: Tensor, rate: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The quantile of the live entries, by linear interpolation, how far each entry lies above it, and the entries.
 
-    A gradient reaches the two entries around it, and the rate.
+    All three are in a unit of the row's own, a power of 2, which the weights do not depend on. A gradient reaches
+    the two entries around the quantile, and the rate.
     """
     size, n = live.sum(-1, keepdim=True), z.shape[-1]
     order = z.detach().masked_fill(~live, -math.inf).argsort(-1)  # forbidden entries come first
@@ -49,10 +52,14 @@ def _quantile(z: Tensor, live: Tensor, rate: Tensor) -> tuple[Tensor, Tensor]:
     above = torch.minimum(below + 1, size - 1)
     at = order.gather(-1, torch.cat([below, above], -1).expand(*z.shape[:-1], 2) + (n - size))
     low, high = z.gather(-1, at).chunk(2, -1)
+    near = _NEAR[z.dtype]
+    depth = low.detach() + share.detach() * (high - low).detach()
+    unit = torch.where(depth > -near, near, torch.ones_like(depth))
+    z, low, high = z / unit, low / unit, high / unit
     cut = low + share * (high - low)
     if not is_lean(z):
-        return cut, z - cut
-    return cut, torch.where(z >= high, (z - high) + left * (high - low), (z - low) - share * (high - low))
+        return cut, z - cut, z
+    return cut, torch.where(z >= high, (z - high) + left * (high - low), (z - low) - share * (high - low)), z
 
 
 def _rows(z: Tensor, live: Tensor, rate: Tensor, *, solve: Solve) -> Tensor:
@@ -64,11 +71,12 @@ def _rows_detached(z: Tensor, live: Tensor, rate: Tensor, *, solve: Solve) -> Te
 
 
 def _cut(z: Tensor, live: Tensor, rate: Tensor, *, detach: bool) -> Tensor:
-    cut, above = _quantile(z, live, rate)
-    t = z.masked_fill(~live, -math.inf).amax(-1, keepdim=True) - cut
+    cut, above, scaled = _quantile(z, live, rate)
+    t = scaled.masked_fill(~live, -math.inf).amax(-1, keepdim=True) - cut
     if detach:  # the paper's: t is a constant, and the weights still follow the maximum
         t = t.detach()
-        above = above.detach() + (from_top(z, live) - from_top(z, live).detach())
+        moving = from_top(scaled, live)
+        above = above.detach() + (moving - moving.detach())
     flat = t <= 0  # the cut is at the maximum: only the maxima are left
     rest = torch.relu(above)  # relu and not clamp: a score at the cut has no gradient, as a higher rate leaves it out
     weight = torch.where(flat, (z == 0).to(z.dtype), rest / torch.where(flat, 1, t))

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..engine.arguments import check_scores
+from ..engine.arguments import check_count, check_scores
 from ..engine.clean import as_tensor
 from ..engine.fused import for_kernel
 from ..engine.modes import derivative_is_observed, kernels_serve
@@ -138,6 +138,8 @@ def _segments(
     order = None
     if (index is None) == (ptr is None):
         raise TypeError(f"{where}: pass index or ptr, and not both")
+    if num_segments is not None:
+        num_segments = check_count(num_segments, "num_segments", where, least=0)
     if index is not None:
         ptr, order = _sorted(index, scores, num_segments, where)
     else:
@@ -218,7 +220,10 @@ def _wide(x: Tensor, place: Tensor, segments: int, width: int, fill: float) -> T
 
 
 def _entries(rows: Tensor, place: Tensor) -> Tensor:
-    return rows.transpose(1, 2).flatten(0, 1)[place]
+    """What :func:`_wide` made of entries, as entries."""
+    # reshape and not flatten, for which batched gradients have no rule
+    segments, heads, width = rows.shape
+    return rows.transpose(1, 2).reshape(segments * width, heads)[place]
 
 
 def _padded(x: Tensor, alpha: Tensor | None, value: float, ptr: Tensor, width: int) -> Tensor:

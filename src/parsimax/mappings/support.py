@@ -75,7 +75,7 @@ def support(
     via Sparsity, NeurIPS 2020 (what it is for).
     """
     where = "support"
-    check_scores(scores, dtype, where)
+    check_scores(scores, dtype, where, has_dtype=True)
     dim = check_dim(dim, scores.dim(), where)
     most = None if max_size is None else check_count(max_size, "max_size", where)
     x = scores if dtype is None else scores.to(dtype)

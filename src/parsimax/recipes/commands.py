@@ -61,6 +61,7 @@ def train(name: str, words: Sequence[str], config: str | None, folder: Path | No
         settings = changed(settings, from_yaml(path), f"{path}: ")
     settings = changed(settings, words_of(words))
     settings.check()
+    settings.check_new()
     need(entry)
     made = folder is None or not folder.exists()
     if (given := os.environ.get(SHARED_RUN)) and not _first():

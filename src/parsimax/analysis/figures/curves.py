@@ -63,6 +63,10 @@ def function(learned: Callable[[Tensor], Tensor], low: float = -20.0, high: floa
     Returns:
         A figure with the function above its slope; grey is the identity, moved to meet it in the middle.
     """
+    if not callable(learned):
+        raise TypeError(
+            f"figures.function: learned must be a function or module of each score, such as a PLIF, got {learned!r}"
+        )
     parameters = list(getattr(learned, "parameters", lambda: [])())
     device = parameters[0].device if parameters else "cpu"
     x = torch.linspace(low, high, POINTS, dtype=torch.float64, device=device)

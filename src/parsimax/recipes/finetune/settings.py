@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from ..kit import recipe as kit
-from ..kit.choice import Choice
-from ..kit.settings import SettingsError, group, setting
+from ..kit.choice import Choice, check_choice
+from ..kit.settings import SettingsError, group, refuse_unread, setting
 from ..text.settings import Train
 
 
@@ -67,6 +67,11 @@ class Settings(kit.Settings):
             raise SettingsError(f"data.label and data.text are both {self.data.label}")
         if self.model.encoder == "tiny" and self.model.width % self.model.heads:
             raise SettingsError(f"model.heads must divide model.width, got {self.model.heads} and {self.model.width}")
+
+    def check_new(self) -> None:
+        check_choice(self, "model")
+        if self.model.mapping != "rsoftmax":
+            refuse_unread(self, ("model.ramp",), f"model.mapping={self.model.mapping}")
 
 
 @dataclass(frozen=True)

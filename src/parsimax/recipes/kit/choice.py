@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any, Literal
 
 from ...mappings import REGISTRY
 from ...mappings.declaration import Entry
 from ...parameters import LEARNED
-from .settings import setting
+from .settings import SettingsError, refuse_unread, setting, shown
 
 FITTING = {name: entry for name, entry in REGISTRY.items() if entry.total == 1}
+NUMBERS = sorted({entry.setting.name for entry in FITTING.values() if entry.setting is not None})
 HERE = {"rate": 0.8}  # better than the function's example where there are many classes or keys
 
 
@@ -51,3 +53,19 @@ def _add_fields(kind: type) -> None:
 
 _add_fields(Choice)
 dataclass(frozen=True)(Choice)
+
+
+def check_choice(settings: Any, key: str, *, loss: bool = False) -> None:
+    """SettingsError for a number that the mapping chosen at ``key`` does not read, or that it does not take.
+
+    ``loss`` says that it is trained by its own loss, which may take less.
+    """
+    choice: Choice = attrgetter(key)(settings)
+    own = choice.own()
+    others = [f"{key}.{name}" for name in NUMBERS if name not in own]
+    refuse_unread(settings, others, f"{key}.mapping={choice.mapping}")
+    setting = choice.entry.loss_setting if loss else choice.entry.setting
+    if setting is not None and own[setting.name] != LEARNED and own[setting.name] not in setting.domain:
+        whose = f"the loss of {choice.mapping}" if loss else choice.mapping
+        given = shown(own[setting.name])
+        raise SettingsError(f"{key}.{setting.name} of {whose} must be in {setting.domain}, got {given}")

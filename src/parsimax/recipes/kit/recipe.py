@@ -76,6 +76,12 @@ class Settings:
             if getattr(data, name) != getattr(type(self)().data, name):  # type: ignore[attr-defined]
                 raise SettingsError(f"data.{name} chooses among files: give their folder too, data.root=PATH")
 
+    def check_new(self) -> None:
+        """Raise SettingsError for what a run that begins would be given in vain; a recipe may add to it.
+
+        Not asked of a run that has begun: ``eval`` may exchange its mapping, whose number then stands there unread.
+        """
+
 
 @dataclass(frozen=True)
 class Options:

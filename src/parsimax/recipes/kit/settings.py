@@ -76,7 +76,7 @@ def refuse_unread(settings: Any, keys: Iterable[str], chosen: str) -> None:
     plain = flat(type(settings)())
     for name, value in flat(settings).items():
         if value != plain[name] and any(f"{name}.".startswith(f"{key}.") for key in keys):
-            raise SettingsError(f"{name}={value}: {chosen} does not read {name}; leave it out")
+            raise SettingsError(f"{name}={shown(value)}: {chosen} does not read {name}; leave it out")
 
 
 def changed(settings: S, words: Mapping[str, Any], source: str = "") -> S:

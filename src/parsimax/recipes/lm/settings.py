@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ..kit import recipe as kit
-from ..kit.choice import Choice
+from ..kit.choice import Choice, check_choice
 from ..kit.heads import Kind, check_head
 from ..kit.settings import SettingsError, group, refuse_unread, setting
 
@@ -73,6 +73,17 @@ class Settings(kit.Settings):
         check_head(self)
         if own.head != "linear" and own.output.mapping != "softmax" and not own.head.startswith("mixture"):
             raise SettingsError(f"model.output.mapping={own.output.mapping} goes with model.head=linear or a mixture")
+
+    def check_new(self) -> None:
+        own = self.model
+        if own.head == "linear" or own.head.startswith("mixture"):
+            check_choice(self, "model.output", loss=own.head == "linear")
+        else:
+            refuse_unread(self, ("model.output",), f"model.head={own.head}")
+        if own.kind == "transformer":
+            check_choice(self, "model.attention")
+        if self.data.root is None:
+            refuse_unread(self, ("data.lowercase",), "the embedded text, which is lower case,")
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 
 from ...parameters import LEARNED
 from ..kit import recipe as kit
-from ..kit.settings import SettingsError, group, setting
+from ..kit.settings import SettingsError, group, refuse_unread, setting
 
 Layer = Literal[
     "sigmoid",
@@ -20,6 +20,13 @@ Layer = Literal[
     "rsoftmax",
     "rsoftmax-predicted",
 ]
+
+OWN = {  # what each layer reads of the settings that not all of them do
+    "rsoftmax": ("rate", "train_rate"),
+    "rsoftmax-predicted": ("train_rate", "count_weight"),
+    "entmax": ("alpha",),
+    "sparsehourglass": ("q",),
+}
 
 
 @dataclass(frozen=True)
@@ -84,6 +91,11 @@ class Settings(kit.Settings):
             raise SettingsError("model.net=conv needs data.shape=CHANNELS,HEIGHT,WIDTH")
         if data.root is None and data.average > data.classes:
             raise SettingsError(f"data.average={data.average} labels a row of data.classes={data.classes}")
+
+    def check_new(self) -> None:
+        layer = self.model.layer
+        others = {name for names in OWN.values() for name in names} - {*OWN.get(layer, ())}
+        refuse_unread(self, sorted(f"model.{name}" for name in others), f"model.layer={layer}")
 
     def check_size(self, columns: int) -> None:
         """SettingsError unless the numbers of a row are an image of ``data.shape``, where one is wanted."""
