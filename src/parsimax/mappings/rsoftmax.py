@@ -144,7 +144,8 @@ def rsoftmax(
             through the quantile.
 
     Returns:
-        Probabilities of the shape of ``scores``, with exact zeros.
+        Probabilities of the shape of ``scores``, with exact zeros. Where the quantile is the maximum (equal scores, a
+        rate of 1) they are uniform over the maxima, and their gradient is that of softmax over these.
 
     Example:
         >>> import torch, parsimax
