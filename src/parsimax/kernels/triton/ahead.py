@@ -182,7 +182,7 @@ def selection(arch: str) -> list[Job]:
     number = [*TARGETS].index(arch)
     common = [job for job in sweep() if job.common]
     quick = [job for job in sweep() if job.quick and not job.common]
-    return common + quick[::2] if arch == "sm_90" else common[number::9] + [*quick[::2], *quick[1::2][:35]]
+    return [*common, *quick[::2]] if arch == "sm_90" else [*common[number::9], *quick[::2], *quick[1::2][:35]]
 
 
 def usage_of(number: int, arch: str) -> Usage:

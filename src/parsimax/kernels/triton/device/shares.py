@@ -113,7 +113,8 @@ def means(X, x, G, top, q, rows, stride, stride_g, count, n, KIND: tl.constexpr,
 @triton.jit
 def moved(x, G, top, q, some, mean, rows, stride, start, count, n, B: tl.constexpr):
     """Of a tile whose weights are cut, with h = g - <p, g> and v = e^z/(-q) over the sum of the weights, the rate at
-    which a weight grows with its distance from the cut, 0 where the maxima alone are left: (h (p + v), h v, z, live)."""
+    which a weight grows with its distance from the cut and 0 where only the maxima are left: (h (p + v), h v, z, live).
+    """
     w, on, z = weight_of(x, top, q, CUT)
     h = tl.where(on, incoming(G, on, rows, stride, start, count, n, B) - mean, 0.0)
     inverse = tl.where(q < 0, 1.0 / tl.maximum(-q.to(tl.float32), 1e-37), 0.0)
