@@ -85,7 +85,7 @@ def compiled(job: Job, arch: str) -> Usage:
     names = job.kernel.arg_names
     constants = dict(job.constants)
     if TARGETS[arch][0] == "hip" and constants.get("PRECISION") == "tf32x3":
-        constants["PRECISION"] = "ieee"  # as launch.PRECISION has it there
+        constants["PRECISION"] = "ieee"  # as launch.precision has it there
     signature, hints = {}, {}
     for place, name in enumerate(names):
         kind = job.pointers.get(name)

@@ -57,7 +57,7 @@ def _case(case: Case) -> Iterator[Job]:
     used = case.used or case.dim
     constants: dict[str, Any] = {"GROUP": case.group, "CAUSAL": case.causal, "MASK": case.mask, "BM": table.BM}
     constants |= {"KIND": KINDS[case.kind].value, "BN": table.BN, "D": case.dim, "DIM": used, "DV": case.dim}
-    constants |= {"DIMV": used, "PRECISION": "tf32x3" if type_ == "float32" else "ieee"}
+    constants |= {"DIMV": used, "PRECISION": launch.precision(case.dim, hip=False) if type_ == "float32" else "ieee"}
     pointers = {"Q": x, "K": x, "V": x, "Mask": "*i8" if case.mask == 1 else x, "Alpha": "*fp32" if by else x}
     pointers |= {"State": "*fp64", "Live": "*i8"} | ({"Drop": "*i64"} if case.drops else {})
     usual = case == Case(type_, x, case.dim, case.kind)

@@ -64,7 +64,7 @@ class Plan:
             "DIM": dim,
             "DV": launch.power(dimv),
             "DIMV": dimv,
-            "PRECISION": launch.PRECISION if q.dtype == torch.float32 else "ieee",
+            "PRECISION": launch.precision(max(dim, dimv)) if q.dtype == torch.float32 else "ieee",
         }
 
     def live(self, index: Tensor) -> tuple[Tensor, int, int]:

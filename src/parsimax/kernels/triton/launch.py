@@ -58,8 +58,10 @@ def rows(n: int, kind: str, lanes: int = LANES) -> Rows:
     return Rows(R, B, True, max(1, min(THREADS // lanes, R * B // (each * lanes))))
 
 
-# Products of float32: three of shorter numbers where tensor cores take them, else as they are.
-PRECISION = "ieee" if torch.version.hip else "tf32x3"
+def precision(dim: int, hip: bool = bool(torch.version.hip)) -> str:
+    """Of float32 products for heads of up to ``dim`` numbers: three of shorter ones where tensor cores take them and
+    there are registers enough for that, else as they are."""
+    return "ieee" if hip or dim > 64 else "tf32x3"
 
 
 class Attention(NamedTuple):
