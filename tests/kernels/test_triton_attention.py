@@ -59,6 +59,14 @@ def test_odd_lengths_and_sizes(alpha):
     compared({"q": q * 2, "k": k, "v": v, "alpha": alpha})
 
 
+@pytest.mark.parametrize("size", [(200, 256), (256, 40)], ids=str)
+def test_wide_heads(size):
+    """Of float32 above 128, whose products are two sums."""
+    dim, dimv = size
+    q, k, v = drawn((1, 1, 19, dim), (1, 1, 35, dim), (1, 1, 35, dimv))
+    compared({"q": q * 2, "k": k, "v": v, "alpha": torch.tensor(1.4)})
+
+
 @pytest.mark.parametrize("alpha", [1.5, torch.tensor([1.2, 1.9]).view(2, 1, 1)], ids=str)
 def test_causal_with_groups(alpha):
     q, k, v = drawn((1, 2, 45, 16), (1, 1, 45, 16), (1, 1, 45, 16))

@@ -149,6 +149,13 @@ def test_the_check_sees_a_wrong_gradient(ours, monkeypatch):
             check.check(case, given)
 
 
+def test_what_is_too_small_for_float16_is_no_wrong_support():
+    case = cases.Case("x", "mapping", (64, 512), "sigsoftmax", "softmax", None, dtype="float16")
+    given = inputs.make(case)
+    assert (sides.evaluate(SIDES["sigsoftmax"], given)[0] == 0).any()
+    assert check.check(case, given) < check.TOLERANCE["float16"]
+
+
 @pytest.mark.parametrize("causal", [False, True])
 def test_the_scale_gives_the_non_zeros(causal):
     case = cases.Case("x", "attention", (2, 512, 64), "entmax_attention", "sdpa", None, nonzeros=20, causal=causal)

@@ -209,9 +209,10 @@ def _settled(mine: Tensor, true: Tensor, grads: list[Tensor]) -> Tensor:
     """Rows without a score that rounding puts on the other side of the threshold, or on it: sparsemax jumps there.
 
     A score on the threshold shows in the gradient of float64, which is not 0 there although p is; unless that is so in
-    most rows, as where a quantile or a sum of the scores moves the threshold.
+    most rows, as where a quantile or a sum of the scores moves the threshold. A probability may be too small for the
+    type: below 3e-8 it is 0 in float16.
     """
-    same = ((mine > 0) == (true > 0)).all(-1)
+    same = ((mine > 0) == (true.to(mine.dtype) > 0)).all(-1)
     if same.double().mean() < MOST:
         raise WrongAnswer(f"wrong answer: {(~same).sum()} of {len(same)} rows have another support; not timed")
     inside = ((grads[0] != 0) <= (true > 0)).all(-1) if grads else same

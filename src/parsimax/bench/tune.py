@@ -180,13 +180,11 @@ def fastest_blocks(usual: Sequence[int], time_of: Callable[[Blocks], float], tin
 
 
 def attention_table(found: Found, keep: Callable[[], None], device: torch.device, tiny: bool) -> None:
-    from ..kernels.triton import WIDEST, launch
+    from ..kernels.triton import launch
 
     measured = launch.MEASURED.setdefault("attention", {})
     for dim in (16,) if tiny else (32, 64, 128, 256):
         for dtype in (torch.float32,) if tiny else (torch.bfloat16, torch.float32):
-            if dim > WIDEST[dtype.itemsize]:
-                continue  # there is no kernel whose time could be taken
             for heavy in (False, True):
                 key = f"{dim}, {dtype.itemsize}, {heavy}"
                 if key in found["attention"]:

@@ -191,10 +191,9 @@ def _double(request: Request) -> str | None:
 
 def _wide(request: Request) -> str | None:
     query, _, value, *_ = request.tensors
-    widest = triton.WIDEST.get(query.dtype.itemsize, 0)
-    if max(query.shape[-1], value.shape[-1]) <= widest or query.dtype == torch.float64:
+    if max(query.shape[-1], value.shape[-1]) <= triton.WIDEST or query.dtype == torch.float64:
         return None
-    return f"heads of more than {widest} numbers in {query.dtype} have no kernel"
+    return f"heads of more than {triton.WIDEST} numbers have no kernel"
 
 
 @dataclass(frozen=True)

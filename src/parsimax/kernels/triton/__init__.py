@@ -40,7 +40,7 @@ IMPLEMENTED |= {
 IMPLEMENTED |= dict.fromkeys(("_loss_fwd", "_loss_bwd", "_soft_loss_fwd", "_soft_loss_bwd"), "losses")
 IMPLEMENTED |= dict.fromkeys(("_linear_loss_fwd", "_linear_loss_bwd"), "linear")
 IMPLEMENTED |= dict.fromkeys(("_attention_fwd", "_attention_bwd"), "attention")
-WIDEST = {2: 256, 4: 128}  # the largest head of attention, by the bytes of a number
+WIDEST = 256  # the largest head of attention
 
 
 def _problem() -> str | None:

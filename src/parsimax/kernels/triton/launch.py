@@ -73,10 +73,11 @@ class Attention(NamedTuple):
     stages: int
 
 
-def attention(dim: int, size: int, heavy: bool, more: bool = False) -> Attention:
+def attention(dim: int, size: int, heavy: bool, more: bool = False, lanes: int = LANES) -> Attention:
     """For heads of up to ``dim`` numbers of ``size`` bytes; ``heavy``: powers of any α; ``more``: dropout or groups.
 
-    These take registers of their own, which large heads of any α have not got.
+    These take registers of their own, which large heads of any α have not got. Large heads of float32 take 256 threads
+    on every GPU: of AMD's more would have too few registers each.
     """
     measured = MEASURED.get("attention", {}).get(f"{power(dim)}, {size}, {heavy}")
     if measured:
@@ -84,6 +85,6 @@ def attention(dim: int, size: int, heavy: bool, more: bool = False) -> Attention
     if interpreter.ON:
         return Attention(32, 32, 1, 1)
     if size == 4:  # three products for one, and twice the registers for what is multiplied
-        return Attention(16, 16, 4 if dim <= 64 else 8, 1)
+        return Attention(16, 16, 4 if dim <= 64 else 256 // lanes, 1)
     many = dim > 128 or (more and heavy and dim > 64)
     return Attention(16, 16, 8, 1) if many else Attention(32, 32, 4, 1)

@@ -62,10 +62,21 @@ def dot(a, b, PRECISION: tl.constexpr):
 
 
 @triton.jit
+def product(a, b, PRECISION: tl.constexpr):
+    """a bᵀ. Long rows of float32 by their even and their odd columns: a thread has no registers for both as a whole."""
+    if a.shape[1] > 128 and a.dtype == tl.float32:
+        a_even, a_odd = tl.split(tl.reshape(a, [a.shape[0], a.shape[1] // 2, 2]))
+        b_even, b_odd = tl.split(tl.reshape(b, [b.shape[0], b.shape[1] // 2, 2]))
+        return dot(a_even, tl.trans(b_even), PRECISION) + dot(a_odd, tl.trans(b_odd), PRECISION)
+    else:
+        return dot(a, tl.trans(b), PRECISION)
+
+
+@triton.jit
 def scores(q, k, scale, Mask, sml, sms, rows, cols, L, S, CAUSAL: tl.constexpr, MASK: tl.constexpr,
            PRECISION: tl.constexpr):  # fmt: skip
     """q.k * scale (+ mask); -inf where not allowed. MASK is 0 (none), 1 (boolean) or 2 (added)."""
-    s = dot(q, tl.trans(k), PRECISION) * scale
+    s = product(q, k, PRECISION) * scale
     inside = (rows < L) & (cols < S)
     if CAUSAL:
         inside = inside & (rows >= cols)
@@ -298,7 +309,7 @@ def moved(z, live, E, w, b, lf):
 @triton.jit
 def by_weight(g, v, Drop, rescale, rows, cols, PRECISION: tl.constexpr):
     """The gradient by the weights."""
-    d = dot(g, tl.trans(v), PRECISION)
+    d = product(g, v, PRECISION)
     if Drop is not None:
         d = d * factors(Drop, rescale, rows, cols)
     return d
