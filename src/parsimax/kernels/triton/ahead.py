@@ -31,8 +31,9 @@ SHARED = {"sm_80": 163, "sm_90": 227, "sm_100": 227, "gfx942": 64}  # KB that a 
 ALLOWED = 256  # bytes of spills a thread: scalars that do not fit; a tile that spills costs kilobytes
 SIZES = ("H", "KVH", "L", "S")  # integers with capital letters; other capitals are pointers
 # Kernels that compile in half a second where the row is held, or they go backward, and α is known; no other does.
-QUICK = {"entmax.forward", "gradient.backward", "loss.forward", "loss.backward", "normmax.backward", "order.budget_backward"}
-QUICK |= {"scaled.tsoftmax", "scaled.sigsoftmax", "scaled.sparsegen", "scaled.sparsegen_backward"}
+QUICK = {"entmax.forward", "gradient.backward", "loss.forward", "loss.backward", "normmax.backward"}
+QUICK |= {"order.budget_backward", "scaled.tsoftmax", "scaled.sigsoftmax", "scaled.sparsegen"}
+QUICK |= {"scaled.sparsegen_backward"}
 POINTERS = {"float32": "*fp32", "bfloat16": "*bf16", "float16": "*fp16"}
 
 
