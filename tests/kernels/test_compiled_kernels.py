@@ -2,8 +2,6 @@
 
 import math
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -15,6 +13,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.func import grad, jacrev, jvp, vmap
 from torch.utils._python_dispatch import TorchDispatchMode
 
+import fresh
 import parsimax
 from cases import normal
 from parsimax.kernels import dispatch
@@ -393,9 +392,7 @@ for a, b in zip(ours, wanted, strict=True):
     torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)
 print("right")
 """
-    run = subprocess.run(
-        [sys.executable, "-c", code], cwd=tmp_path, env={"PYTHONPATH": str(tmp_path)}, text=True, capture_output=True
-    )
+    run = fresh.run("-c", code, cwd=tmp_path, env={"PYTHONPATH": str(tmp_path)})
     assert run.stdout == "right\n", run.stderr
 
 
