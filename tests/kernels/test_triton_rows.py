@@ -84,7 +84,7 @@ ROWS = [0, 1, 2, 4, 6]  # of hostile(): by tiles each row is a program of its ow
 
 @pytest.mark.parametrize("dtype", [torch.float32, *HALF], ids=str)
 def test_entmax(dtype):
-    for n in (1, 5, 200):
+    for n in (1, 5, 200) if dtype == torch.float32 or WHOLE else (200,):
         x = hostile(n, dtype)
         for alpha in (1.0, 1.5, 2.0, inf, 1.3, 0.0, 2.5, MIXED[:, None]):
             near(parsimax.entmax(x, alpha), reference(parsimax.entmax, x.double(), alpha), what=f"{n}, {alpha}")
@@ -350,11 +350,11 @@ def test_outputs_are_written_and_bits_depend_on_the_row_alone(monkeypatch, path)
     clean = everything(x)
     empty = torch.empty
     monkeypatch.setattr(torch, "empty", lambda *a, **k: empty(*a, **k).view(torch.uint8).fill_(255).view(k["dtype"]))
-    for row in (0, 1):
-        for one, other in zip(clean, everything(x[row : row + 1]), strict=True):
-            if one.shape[:1] == x.shape[:1] and one.is_floating_point():
-                width = min(one.shape[-1], other.shape[-1])  # of supports that of the largest
-                assert torch.equal(one[row : row + 1, ..., :width], other[..., :width])
+    row = 0 if path == "held" else 1
+    for one, other in zip(clean, everything(x[row : row + 1]), strict=True):
+        if one.shape[:1] == x.shape[:1] and one.is_floating_point():
+            width = min(one.shape[-1], other.shape[-1])  # of supports that of the largest
+            assert torch.equal(one[row : row + 1, ..., :width], other[..., :width])
 
 
 def test_strides_and_sizes():
