@@ -78,6 +78,14 @@ def pairs(*options: Any) -> list[tuple[Any, ...]]:
     return [tuple(one[i] for one, i in zip(lists, choice, strict=True)) for choice in product]
 
 
+def turned(options: list[Any], *rest: Any) -> list[tuple[Any, ...]]:
+    """The product of the rest, where they decide together what runs, with one option each, in turn; all if ``WHOLE``."""
+    product = list(itertools.product(*rest))
+    if WHOLE:
+        return [(option, *others) for others in product for option in options]
+    return [(options[i % len(options)], *others) for i, others in enumerate(product)]
+
+
 def normal(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(dtype)
 

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 
 import parsimax
-from cases import NAN, gradient, normal, pairs
+from cases import NAN, gradient, normal, turned
 from parsimax.heads import chunks, fused
 
 N, D, V, K = 11, 5, 23, 3
@@ -103,7 +103,7 @@ def test_a_head_is_a_distribution(name):
 def test_equals_a_naive_reference(name, cut):
     head = made(name)
     assert_equal(head(HIDDEN), naive(head, HIDDEN), 1e-10)
-    options = pairs(["mean", "sum", "none"], [TARGET, SOFT], [0.0, 0.2], [None, CLASS_WEIGHT])
+    options = turned(["mean", "sum", "none"], [TARGET, SOFT], [0.0, 0.2], [None, CLASS_WEIGHT])
     for reduction, target, smoothing, weight in options:
         given = {"label_smoothing": smoothing, "weight": weight, "reduction": reduction}
         leaf = HIDDEN.clone().requires_grad_()

@@ -201,14 +201,15 @@ def test_inference_and_export(name):
     for program in (exported, exported.run_decompositions()):
         kept = [str(n.target).split(".")[1] for n in program.graph.nodes if str(n.target).startswith("parsimax.")]
         assert kept == [operator]
-        close(slopes(program.module(), larger), slopes(function, larger))
+        run = program.module()
+        close(slopes(run, larger), slopes(function, larger))
     with Checked() as checked:
-        slopes(program.module(), larger)
+        slopes(run, larger)
         with torch.no_grad():
-            program.module()(*larger)
+            run(*larger)
     assert len(checked.seen) == 3
     with dispatch.use("torch"):  # the formula stands in where the kernels cannot run
-        close(program.module()(*larger), function(*larger))
+        close(run(*larger), function(*larger))
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64], ids=str)

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 
 import parsimax
 import parsimax.losses.chunks as fused
-from cases import INF, NAN, gradient, normal, pairs
+from cases import INF, NAN, gradient, normal, turned
 from parsimax import entmax_loss, linear_entmax_loss
 
 N, D, V = 7, 4, 40
@@ -32,7 +32,7 @@ def truth(hidden, weight, bias, target, alpha, softcap=None, class_weight=None, 
     return entmax_loss(logits, target, alpha, weight=class_weight, **options)
 
 
-OPTIONS = pairs(["mean", "sum", "none"], [0.0, 0.2], [None, 2.0], [None, CLASS_WEIGHT])
+OPTIONS = turned(["mean", "sum", "none"], [0.0, 0.2], [None, 2.0], [None, CLASS_WEIGHT])
 
 
 @pytest.mark.parametrize("soft", [False, True], ids=["indices", "probabilities"])
