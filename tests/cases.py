@@ -79,7 +79,7 @@ def pairs(*options: Any) -> list[tuple[Any, ...]]:
 
 
 def turned(options: list[Any], *rest: Any) -> list[tuple[Any, ...]]:
-    """The product of the rest, where they decide together what runs, with one option each, in turn; all if ``WHOLE``."""
+    """The product of the rest, which decide together what runs, with one option each, in turn; all if ``WHOLE``."""
     product = list(itertools.product(*rest))
     if WHOLE:
         return [(option, *others) for others in product for option in options]
