@@ -11,10 +11,11 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 SERVER = """
-import atexit, gc, json, os, runpy, sys, traceback, torch
+import atexit, gc, json, os, runpy, sys, tempfile, traceback
 
 def asked():
     gc.freeze()
@@ -23,6 +24,7 @@ def asked():
         child = os.fork()
         if not child:
             return job
+        print(child, flush=True)
         print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
     sys.exit()
 
@@ -33,6 +35,7 @@ sys.stdin = open(os.devnull)
 os.environ.clear()
 os.environ.update(job["env"])
 os.chdir(job["cwd"])
+tempfile.tempdir = None  # that of the environment above
 how, *rest = job["words"]
 own = job["cwd"] if how in ("-c", "-m") else os.path.dirname(os.path.abspath(how))
 sys.path[:1] = [own, *filter(None, job["env"].get("PYTHONPATH", "").split(os.pathsep))]
@@ -61,25 +64,36 @@ os._exit(status)  # to take down what torch has made would take a second
 
 
 @functools.cache
-def server() -> subprocess.Popen:
+def server(imports: str) -> subprocess.Popen:
     """One for each process of the tests, of one thread, so that it can be forked."""
     env = {**os.environ, "OMP_NUM_THREADS": "1"}
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-    found = subprocess.Popen([sys.executable, "-c", SERVER], env=env, text=True, **pipes)
+    found = subprocess.Popen([sys.executable, "-c", f"import {imports}\n{SERVER}"], env=env, text=True, **pipes)
     atexit.register(found.communicate)  # it ends with its input
     return found
 
 
-def run(*words: object, cwd: object = ".", env: dict[str, str] | None = None) -> subprocess.CompletedProcess:
-    """What ``python *words`` does: ``-c`` and code, ``-m`` and a module, or a file, and their arguments."""
+def run(
+    *words: object,
+    cwd: object = ".",
+    env: dict[str, str] | None = None,
+    imports: str = "torch",
+    during: Callable[[int], None] = lambda process: None,
+) -> subprocess.CompletedProcess:
+    """What ``python *words`` does: ``-c`` and code, ``-m`` and a module, or a file, and their arguments.
+
+    ``imports`` is what its parent has imported; ``during`` is called with the number of the process while it runs.
+    """
     words, env = tuple(map(str, words)), dict(os.environ if env is None else env)
-    if not hasattr(os, "fork"):
-        return subprocess.run([sys.executable, *words], cwd=cwd, env=env, capture_output=True, text=True)
     with tempfile.TemporaryDirectory() as folder:
         files = [Path(folder, name) for name in ("out", "err")]
         for file in files:
             file.touch()
         job = {"words": words, "cwd": os.path.abspath(cwd), "env": env, "files": [*map(str, files)]}
-        print(json.dumps(job), file=server().stdin, flush=True)
-        status = server().stdout.readline()
-        return subprocess.CompletedProcess(words, int(status), *(file.read_text() for file in files))
+        print(json.dumps(job), file=server(imports).stdin, flush=True)
+        child = int(server(imports).stdout.readline())
+        try:
+            during(child)
+        finally:
+            status = int(server(imports).stdout.readline())
+        return subprocess.CompletedProcess(words, status, *(file.read_text() for file in files))
