@@ -1,6 +1,8 @@
 """What the tests know of every mapping, all of it read from the registry: a new entry is tested without a new line."""
 
+import itertools
 import math
+import os
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +14,7 @@ from parsimax.mappings import REGISTRY
 
 INF, NAN = math.inf, math.nan
 TORCH = tuple(map(int, torch.__version__.split(".")[:2]))
+WHOLE = int(os.environ.get("PARSIMAX_KERNEL_CASES", "500")) >= 10_000  # make test-kernels
 
 
 @dataclass(frozen=True)
@@ -60,6 +63,27 @@ def each(cases: list[Any]) -> Any:
     """Parametrise a test by ``case``."""
     labels = [case.name if getattr(case, "value", None) is None else f"{case.name}-{case.value:g}" for case in cases]
     return pytest.mark.parametrize("case", cases, ids=labels)
+
+
+def pairs(*options: Any) -> list[tuple[Any, ...]]:
+    """So many of the product that any two options of different lists meet in one of them; all of it if ``WHOLE``."""
+    lists = [list(one) for one in options]
+    product = list(itertools.product(*(range(len(one)) for one in lists)))
+    if not WHOLE:
+        kept, left = [], {pair for choice in product for pair in itertools.combinations(enumerate(choice), 2)}
+        while left:
+            kept.append(max(product, key=lambda choice: len(left & {*itertools.combinations(enumerate(choice), 2)})))
+            left -= {*itertools.combinations(enumerate(kept[-1]), 2)}
+        product = sorted(kept)
+    return [tuple(one[i] for one, i in zip(lists, choice, strict=True)) for choice in product]
+
+
+def turned(options: list[Any], *rest: Any) -> list[tuple[Any, ...]]:
+    """The product of the rest, which decide together what runs, with one option each, in turn; all if ``WHOLE``."""
+    product = list(itertools.product(*rest))
+    if WHOLE:
+        return [(option, *others) for others in product for option in options]
+    return [(options[i % len(options)], *others) for i, others in enumerate(product)]
 
 
 def normal(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> Tensor:

@@ -1,11 +1,11 @@
 """Settings shared by all tests."""
 
-import os
 from collections import Counter
 
 import pytest
 import torch
 
+from cases import WHOLE
 from parsimax.kernels import backends, dispatch, library
 
 # pytest-xdist already uses the cores; threads inside each worker would only fight over them.
@@ -28,7 +28,6 @@ ON_EVERY_KERNEL = {
 ABOUT_KERNELS = {"test_kernels", "test_other_kernels", "test_sweep", "test_compiled_kernels"}
 EAGER_MODES = {"test_gradcheck", "test_gradgradcheck"}
 # And these of the formulas in float32, which GPUs without kernels run; all of them in `make test-kernels`.
-WHOLE = int(os.environ.get("PARSIMAX_KERNEL_CASES", "500")) >= 10_000
 IN_FLOAT32 = {
     "test_a_million_scores_sum_to_the_total",
     "test_short_rows_are_points_of_the_simplex",

@@ -2,12 +2,12 @@
 imported. There the Triton kernels stand for the C++ ones, so that the public functions call them on CPU tensors."""
 
 import os
-import subprocess
-import sys
 import warnings
 from pathlib import Path
 
 import pytest
+
+import fresh
 
 ON = os.environ.get("TRITON_INTERPRET") == "1"
 
@@ -25,7 +25,6 @@ def only() -> None:
 
 def run(path: Path, **env: str) -> None:
     """The tests of a file, in the interpreter."""
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-p", "no:xdist", str(path)]
-    env = {**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1", **env}
-    ran = subprocess.run(command, env=env, capture_output=True, text=True)
+    words = ("-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-p", "no:xdist", path)
+    ran = fresh.run(*words, env={**os.environ, "TRITON_INTERPRET": "1", **env})
     assert ran.returncode == 0, ran.stdout[-3000:] + ran.stderr[-2000:]

@@ -29,7 +29,7 @@ SIZES = {
     ],
     "bitvae": ["model.width=16", "bits=8", "steps=20", "eval_every=2", "baseline=8"],
     "bottleneck": ["contexts=300", "classes=30", "width=3", "steps=40", "eval_every=4"],
-    "digits": ["width=8", "steps=60", "eval_every=3"],
+    "digits": ["width=8", "steps=30", "eval_every=3"],
     "emergent": ["width=16", "hidden=8", "messages=20", "steps=20", "eval_every=2", "baseline=8"],
     "finetune": [
         *("width=16", "heads=2", "layers=1", "inner=16", "pretrain=2", "vocabulary=150"),
@@ -42,7 +42,7 @@ SIZES = {
     ],
     "multilabel": ["layer=softmax", "width=8", "data.rows=200", "steps=40", "eval_every=2"],
     "ssvae": ["classifier=16", "width=16", "supervised=4", "steps=20", "eval_every=2", "baseline=8"],
-    "translation": ["width=8", "heads=2", "layers=1", "steps=12", "eval_every=2", "batch_tokens=64", "beam=1"],
+    "translation": ["width=8", "heads=2", "layers=1", "steps=6", "eval_every=2", "batch_tokens=64", "beam=1"],
 }
 SEARCH = {"inflection": ["exact_budget=0"], "translation": ["exact_budget=0", "search.longest=3"]}
 

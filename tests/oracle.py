@@ -112,20 +112,26 @@ def _entmax_bases(z: Point, alpha: Any) -> Point:
     return [pivot_mass**b + b * (score - pivot) if score >= edge else mp.zero for score in z]
 
 
+def _entmax_of_bases(bases: Point, alpha: Any) -> Point:
+    return [base ** (1 / (alpha - 1)) if base > 0 else mp.zero for base in bases]
+
+
 @over_allowed
 def entmax(z: Point, alpha: Any) -> Point:
     if alpha == 1:
         return softmax(z)
     if alpha == mp.inf:
         return uniform_over_maxima(z)
-    return [base ** (1 / (alpha - 1)) if base > 0 else mp.zero for base in _entmax_bases(z, alpha)]
+    return _entmax_of_bases(_entmax_bases(z, alpha), alpha)
 
 
+@functools.cache  # asked for with the weights of every dtype, for every kernel
 @over_allowed
 def _entmax_by_alpha(z: Point, alpha: Any) -> Point:
     """dp/dα: the derivative at a fixed threshold, less what keeps the sum at one."""
-    p, b = entmax(z, alpha), alpha - 1
+    b = alpha - 1
     bases = [mp.one] * len(z) if b == 0 else _entmax_bases(z, alpha)
+    p = softmax(z) if b == 0 else _entmax_of_bases(bases, alpha)
     direct, share = [], []
     for p_i, base in zip(p, bases, strict=True):
         if p_i == 0:
@@ -142,7 +148,7 @@ def _entmax_by_alpha(z: Point, alpha: Any) -> Point:
 
 def entmax_alpha_gradient(row: Row, alpha: float, g: Row) -> Any:
     """d/dα ⟨g, entmax(row, α)⟩."""
-    return mp.fsum(mp.mpf(g_i) * d_i for g_i, d_i in zip(g, _entmax_by_alpha(row, alpha), strict=True))
+    return mp.fsum(mp.mpf(g_i) * d_i for g_i, d_i in zip(g, _entmax_by_alpha(tuple(row), alpha), strict=True))
 
 
 @over_allowed

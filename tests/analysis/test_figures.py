@@ -1,13 +1,13 @@
 """Figures show what was recorded, for any shape, without touching matplotlib's global state."""
 
 import re
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import torch
 
+import fresh
 import parsimax
 from parsimax import analysis
 from parsimax.analysis import Recording, figures
@@ -88,7 +88,7 @@ analysis.figures.comparison(analysis.compare(recording, recording))
 assert "matplotlib.pyplot" not in sys.modules
 assert dict.__eq__(matplotlib.rcParams, before)
 """
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    run = fresh.run("-c", code)
     assert run.returncode == 0, run.stderr
 
 

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 
 import parsimax
-from cases import normal
+from cases import normal, pairs
 from parsimax._attention import attention, entmax_attention
 from parsimax.kernels import dispatch, library
 from parsimax.mappings import REGISTRY
@@ -110,9 +110,10 @@ MASKS = {
 LENGTHS = [(1, 1), (1, 7), (7, 1), (7, 64), (64, 65), (65, 33), (13, 131)]
 
 
-@pytest.mark.parametrize("lengths", LENGTHS, ids=str)
-@pytest.mark.parametrize("mask", MASKS)
-def test_masks_and_lengths(path, mask, lengths):
+@pytest.mark.parametrize(
+    ("mask", "lengths", "path"), pairs(MASKS, LENGTHS, ["torch", "cpu"]), indirect=["path"], ids=str
+)
+def test_masks_and_lengths(mask, lengths, path):
     L, S = lengths
     for alpha in (1.5, normal(4, 1, 1, seed=8).sigmoid().float() * 0.8 + 1):
         check(*draw(L=L, S=S), alpha=alpha, attn_mask=MASKS[mask](2, 4, L, S))

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from torch.nn.attention.bias import causal_lower_right, causal_upper_left
 
 import parsimax
-from cases import TORCH
+from cases import TORCH, pairs
 from parsimax import AttentionCore, MultiheadAttention, attention, entmax_attention
 from parsimax._attention.biases import check_kind
 from parsimax.kernels import dispatch, library
@@ -38,10 +38,13 @@ def bias_and_mask(kind, L, S):
     return bias, torch.ones(L, S, dtype=torch.bool).tril(0 if kind == "upper-left" else S - L)
 
 
-@pytest.mark.parametrize("heads", [4, 2, 1], ids="of {} heads".format)
-@pytest.mark.parametrize("kind", BIASES)
-@pytest.mark.parametrize("lengths", LENGTHS, ids=str)
-def test_causal_biases(lengths, kind, heads):
+@pytest.mark.parametrize(
+    ("lengths", "heads", "kind", "kernels"),
+    pairs(LENGTHS, [4, 2, 1], BIASES, ["torch", "cpu"]),
+    indirect=["kernels"],
+    ids=str,
+)
+def test_causal_biases(lengths, heads, kind, kernels):
     L, S = lengths
     bias, mask = bias_and_mask(kind, L, S)
     q, k, v = (t.requires_grad_() for t in draw(L=L, S=S, K=heads))

@@ -61,11 +61,12 @@ def test_plif_increases_however_small_its_slopes_are(raw, bound, dtype):
 
 
 def test_gradients_of_plif_and_its_inverse():
-    x = (X + 1e-3).requires_grad_()  # away from the knots
+    x = (X[::5] + 1e-3).requires_grad_()  # away from the knots
     raw = RAW.clone().requires_grad_()
     assert torch.autograd.gradcheck(parsimax.plif, (x, raw))
     assert torch.autograd.gradgradcheck(lambda r: parsimax.plif(x.detach(), r), (raw,))
     assert torch.autograd.gradcheck(parsimax.plif_inverse, (x, raw))
+    x = (X + 1e-3).requires_grad_()
     mine = torch.autograd.grad(parsimax.plif(x, raw).square().sum(), (x, raw))
     true = torch.autograd.grad(integral(x, raw, 20.0).square().sum(), (x, raw))
     torch.testing.assert_close(mine, true, rtol=1e-10, atol=1e-10)
@@ -85,7 +86,7 @@ def test_the_monotonic_net_is_increasing_and_has_an_inverse():
 
 
 def test_gradients_of_the_monotonic_net_and_its_inverse():
-    leaves = [normal(5, seed=4).requires_grad_(), *(w.clone().requires_grad_() for w in WEIGHTS)]
+    leaves = [normal(3, seed=4).requires_grad_(), *(w[:4].clone().requires_grad_() for w in WEIGHTS)]
     assert torch.autograd.gradcheck(parsimax.monotonic, leaves)
     assert torch.autograd.gradgradcheck(parsimax.monotonic, leaves)
     y = parsimax.monotonic(leaves[0], *leaves[1:]).detach().requires_grad_()
@@ -135,14 +136,14 @@ def test_any_number_of_threads_gives_the_same_bits():
             assert torch.equal(mine, first)
 
 
-@pytest.mark.parametrize("kind", ["plif", "mixture-plif"])
-def test_a_training_repeats_bit_for_bit(kind):
+@pytest.mark.parametrize(("kind", "more"), [("plif", {}), ("mixture-plif", {"components": 3})])
+def test_a_training_repeats_bit_for_bit(kind, more):
     def trained():
         torch.manual_seed(0)
-        head = parsimax.make_head(kind, 8, 700, knots=1000)
+        head = parsimax.make_head(kind, 8, 700, knots=1000, **more)
         optimiser = torch.optim.SGD(head.parameters(), 1.0)
         hidden, target = torch.randn(600, 8), torch.randint(700, (600,))
-        for _ in range(3):
+        for _ in range(2):
             optimiser.zero_grad()
             head.loss(hidden, target).backward()
             optimiser.step()

@@ -1,8 +1,6 @@
 """A sparsified model that was saved comes back as it was, or says that it cannot."""
 
 import json
-import subprocess
-import sys
 
 import pytest
 import torch
@@ -12,6 +10,7 @@ from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
 from transformers import AutoModel, AutoModelForCausalLM, BertForSequenceClassification, BertModel
 
+import fresh
 import parsimax
 from hub import MODELS, batch, cores, make, run, seen
 from parsimax import schedules
@@ -163,11 +162,7 @@ print(model.encoder.layer[1].attention.self.parsimax.alpha.tolist())
 """
     imports = ["import parsimax", "import transformers"]
     for first, second in (imports, ["import transformers.modeling_utils", "import parsimax"]):
-        run = subprocess.run(
-            [sys.executable, "-c", code.format(first=first, second=second, path=str(tmp_path))],
-            capture_output=True,
-            text=True,
-        )
+        run = fresh.run("-c", code.format(first=first, second=second, path=str(tmp_path)))
         assert run.returncode == 0, run.stderr
         assert run.stdout.strip() == str(model.encoder.layer[1].attention.self.parsimax.alpha.tolist())
 

@@ -2,8 +2,6 @@
 
 import math
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -15,6 +13,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.func import grad, jacrev, jvp, vmap
 from torch.utils._python_dispatch import TorchDispatchMode
 
+import fresh
 import parsimax
 from cases import normal
 from parsimax.kernels import dispatch
@@ -202,14 +201,15 @@ def test_inference_and_export(name):
     for program in (exported, exported.run_decompositions()):
         kept = [str(n.target).split(".")[1] for n in program.graph.nodes if str(n.target).startswith("parsimax.")]
         assert kept == [operator]
-        close(slopes(program.module(), larger), slopes(function, larger))
+        run = program.module()
+        close(slopes(run, larger), slopes(function, larger))
     with Checked() as checked:
-        slopes(program.module(), larger)
+        slopes(run, larger)
         with torch.no_grad():
-            program.module()(*larger)
+            run(*larger)
     assert len(checked.seen) == 3
     with dispatch.use("torch"):  # the formula stands in where the kernels cannot run
-        close(program.module()(*larger), function(*larger))
+        close(run(*larger), function(*larger))
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64], ids=str)
@@ -393,9 +393,7 @@ for a, b in zip(ours, wanted, strict=True):
     torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)
 print("right")
 """
-    run = subprocess.run(
-        [sys.executable, "-c", code], cwd=tmp_path, env={"PYTHONPATH": str(tmp_path)}, text=True, capture_output=True
-    )
+    run = fresh.run("-c", code, cwd=tmp_path, env={"PYTHONPATH": str(tmp_path)})
     assert run.stdout == "right\n", run.stderr
 
 

@@ -7,8 +7,6 @@ import math
 import multiprocessing
 import os
 import random
-import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from decimal import Decimal, localcontext
 from functools import partial
@@ -18,6 +16,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+import fresh
 import parsimax
 from parsimax.bench.check import over_ties
 from parsimax.kernels import dispatch, library
@@ -557,12 +556,8 @@ def test_lower_instruction_sets_pass_the_same_tests(level):
     env = {**os.environ, "PARSIMAX_CPU": level, "PARSIMAX_KERNEL_CASES": "40"}
     here = Path(__file__).parent
     files = [__file__, here / "test_other_kernels.py", *(here.parent / "attention" / f"test_{x}.py" for x in ATTENTION)]
-    run = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:randomly", *files, "-k", LOWER],
-        env=env,
-        capture_output=True,
-        text=True,
-    )
+    words = ["-q", "-p", "no:cacheprovider", "-p", "no:randomly", *files, "-k", LOWER]
+    run = fresh.run("-m", "pytest", *words, env=env)
     assert run.returncode == 0, run.stdout
 
 
@@ -633,8 +628,7 @@ def test_without_the_library(wanted, tmp_path):
         "import parsimax; warnings.simplefilter('always');"
         "print(parsimax.sparsemax(torch.tensor([1.0, 0.5, -1.0])), parsimax.entmax15(torch.zeros(2)))"
     )
-    env = {**os.environ, "PARSIMAX_KERNELS": wanted}
-    run = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=False)
+    run = fresh.run("-c", code, env={**os.environ, "PARSIMAX_KERNELS": wanted})
     if wanted in ("auto", "torch"):
         assert "tensor([0.7500, 0.2500, 0.0000])" in run.stdout
         assert run.stderr.count("plain torch") == (wanted == "auto") and ("pip install" in run.stderr) == (

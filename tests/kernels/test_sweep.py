@@ -5,14 +5,13 @@
 
 import math
 import os
-import subprocess
-import sys
 
 import mpmath
 import pytest
 import torch
 from torch import Tensor
 
+import fresh
 import parsimax
 from parsimax.kernels import library
 from sweep import (
@@ -226,10 +225,5 @@ def test_the_rows_that_were_wrong():
 @pytest.mark.parametrize("level", library.LEVELS[: library.LEVELS.index(library.level()) if library.AVAILABLE else 0])
 def test_lower_instruction_sets_pass_the_same_sweep(level):
     env = {**os.environ, "PARSIMAX_CPU": level}
-    run = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", __file__],
-        env=env,
-        capture_output=True,
-        text=True,
-    )
+    run = fresh.run("-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", __file__, env=env)
     assert run.returncode == 0, run.stdout[-3000:] + run.stderr[-2000:]

@@ -6,14 +6,13 @@ import itertools
 import json
 import math
 import os
-import subprocess
-import sys
 from argparse import Namespace
 from pathlib import Path
 
 import pytest
 import torch
 
+import fresh
 import interpreted
 import parsimax
 from parsimax import cli
@@ -34,7 +33,7 @@ def test_in_the_interpreter(what):
 
 
 def command(*words):
-    return subprocess.run([sys.executable, "-m", "parsimax_command", *words], capture_output=True, text=True)
+    return fresh.run("-m", "parsimax_command", *words)
 
 
 def test_the_selftest_runs_in_the_interpreter_and_writes_its_report(tmp_path):
@@ -152,7 +151,7 @@ sys.exit(cli.main(["selftest", "--device", "cpu"]))
 
 
 def test_a_wrong_answer_fails_the_selftest():
-    ran = subprocess.run([sys.executable, "-c", WRONG], capture_output=True, text=True)
+    ran = fresh.run("-c", WRONG)
     assert ran.returncode == 1 and "WRONG" in ran.stdout and "0 of 1 passed" in ran.stdout, ran.stdout + ran.stderr
 
 
@@ -171,11 +170,11 @@ def test_what_was_tuned_is_what_is_launched(tmp_path):
     code = "from parsimax import info\nfrom parsimax.kernels.triton import launch\n"
     code += "print(launch.longest('light'), launch.attention(64, 2, False), info.text())"
     env = {**os.environ, "PARSIMAX_TRITON_TABLE": str(out)}
-    ran = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True)
+    ran = fresh.run("-c", code, env=env)
     assert ran.stdout.startswith("2048 Attention(BM=128, BN=32, warps=8, stages=3)"), ran.stdout + ran.stderr
     assert f"measured, {out}" in ran.stdout
     out.write_text("[")
-    ran = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True)
+    ran = fresh.run("-c", code, env=env)
     assert "is no launch table" in ran.stderr and "parsimax tune" in ran.stderr
 
 

@@ -2,8 +2,6 @@
 
 import importlib
 import importlib.util
-import subprocess
-import sys
 from contextlib import nullcontext
 
 import pytest
@@ -12,6 +10,7 @@ from functorch.compile import make_boxed_func
 from torch._dynamo.backends.common import aot_autograd
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+import fresh
 import interpreted
 import parsimax
 from parsimax.kernels import backends, dispatch, schemas, triton
@@ -240,7 +239,7 @@ def test_importing_the_package_imports_no_triton():
     """Nor does importing the folder; calling an operator on a GPU would."""
     code = "import sys, torch; before = 'triton' in sys.modules; import parsimax, parsimax.kernels.triton; "
     code += "print(before, 'triton' in sys.modules)"
-    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    ran = fresh.run("-c", code)
     assert ran.stdout.split() == ["False", "False"]
 
 
@@ -250,6 +249,6 @@ def test_without_triton_the_formula_runs_and_the_reason_is_told():
     code += (
         "import parsimax\nfrom parsimax.kernels import triton\nprint(triton.PROBLEM)\nparsimax.use_kernels('triton')"
     )
-    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    ran = fresh.run("-c", code)
     assert "Triton is not installed; pip install 'parsimax[triton]'" in ran.stdout
     assert "the Triton kernels cannot be used: Triton is not installed" in ran.stderr

@@ -84,7 +84,7 @@ ROWS = [0, 1, 2, 4, 6]  # of hostile(): by tiles each row is a program of its ow
 
 @pytest.mark.parametrize("dtype", [torch.float32, *HALF], ids=str)
 def test_entmax(dtype):
-    for n in (1, 5, 200):
+    for n in (1, 5, 200) if dtype == torch.float32 or WHOLE else (200,):
         x = hostile(n, dtype)
         for alpha in (1.0, 1.5, 2.0, inf, 1.3, 0.0, 2.5, MIXED[:, None]):
             near(parsimax.entmax(x, alpha), reference(parsimax.entmax, x.double(), alpha), what=f"{n}, {alpha}")
@@ -101,7 +101,9 @@ def test_entmax_by_tiles(tiled):
 @pytest.mark.parametrize("n", [17, 257, 1025] if not WHOLE else [15, 16, 17, 129, 257, 1025, 4095, 4097])
 def test_plateaus_under_leaders(n):
     count = 16 if n < 1000 or WHOLE else 4
-    for k, alpha in enumerate(ALPHAS if WHOLE else [1.001, 1.1, 1.3, 1.5, 1.98, 2.0, 2.2, 4.0]):
+    some = [1.001, 1.1, 1.3, 1.5, 1.98, 2.0, 2.2, 4.0]
+    some = {257: some[::2], 1025: some[1::2]}.get(n, some)  # each at two lengths
+    for k, alpha in enumerate(ALPHAS if WHOLE else some):
         x = rows(n, alpha, count, 1000 * n + k)
         t, p = truth(x, alpha), parsimax.entmax(x, alpha)
         assert (p.sum(-1, dtype=torch.float64) - 1).abs().max() <= 1e-6, alpha
@@ -350,11 +352,11 @@ def test_outputs_are_written_and_bits_depend_on_the_row_alone(monkeypatch, path)
     clean = everything(x)
     empty = torch.empty
     monkeypatch.setattr(torch, "empty", lambda *a, **k: empty(*a, **k).view(torch.uint8).fill_(255).view(k["dtype"]))
-    for row in (0, 1):
-        for one, other in zip(clean, everything(x[row : row + 1]), strict=True):
-            if one.shape[:1] == x.shape[:1] and one.is_floating_point():
-                width = min(one.shape[-1], other.shape[-1])  # of supports that of the largest
-                assert torch.equal(one[row : row + 1, ..., :width], other[..., :width])
+    row = 0 if path == "held" else 1
+    for one, other in zip(clean, everything(x[row : row + 1]), strict=True):
+        if one.shape[:1] == x.shape[:1] and one.is_floating_point():
+            width = min(one.shape[-1], other.shape[-1])  # of supports that of the largest
+            assert torch.equal(one[row : row + 1, ..., :width], other[..., :width])
 
 
 def test_strides_and_sizes():

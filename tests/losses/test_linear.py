@@ -8,7 +8,7 @@ import torch.nn.functional as F
 
 import parsimax
 import parsimax.losses.chunks as fused
-from cases import INF, NAN, gradient, normal
+from cases import INF, NAN, gradient, normal, turned
 from parsimax import entmax_loss, linear_entmax_loss
 
 N, D, V = 7, 4, 40
@@ -32,6 +32,9 @@ def truth(hidden, weight, bias, target, alpha, softcap=None, class_weight=None, 
     return entmax_loss(logits, target, alpha, weight=class_weight, **options)
 
 
+OPTIONS = turned(["mean", "sum", "none"], [0.0, 0.2], [None, 2.0], [None, CLASS_WEIGHT])
+
+
 @pytest.mark.parametrize("soft", [False, True], ids=["indices", "probabilities"])
 @pytest.mark.parametrize("alpha", ["float", "shared", "each row"])
 def test_equals_the_two_steps(chunks, soft, alpha):
@@ -39,9 +42,7 @@ def test_equals_the_two_steps(chunks, soft, alpha):
     alphas = {"float": 1.5, "shared": torch.tensor(1.3, dtype=torch.float64)}
     alphas["each row"] = torch.linspace(0.7, 2.6, N, dtype=torch.float64).unsqueeze(-1)
     inputs = (HIDDEN, WEIGHT, BIAS, *([] if alpha == "float" else [alphas[alpha]]))
-    for smoothing, softcap, class_weight, reduction in itertools.product(
-        [0.0, 0.2], [None, 2.0], [None, CLASS_WEIGHT], ["mean", "sum", "none"]
-    ):
+    for reduction, smoothing, softcap, class_weight in OPTIONS:
         options = {
             "label_smoothing": smoothing,
             "softcap": softcap,

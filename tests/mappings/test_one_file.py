@@ -2,12 +2,11 @@
 
 import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+import fresh
 import parsimax
 
 ROOT = Path(__file__).parents[2]
@@ -97,9 +96,7 @@ def copied(tmp_path_factory):
 
 def run(copied, *arguments):
     environment = {**os.environ, "PYTHONPATH": str(copied / "src"), "PYTHONIOENCODING": "utf-8"}
-    done = subprocess.run(
-        [sys.executable, *arguments], cwd=copied, env=environment, capture_output=True, text=True, encoding="utf-8"
-    )
+    done = fresh.run(*arguments, cwd=copied, env=environment)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     return done.stdout
 

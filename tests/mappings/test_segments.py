@@ -101,7 +101,10 @@ def test_derivatives(shape, kernels):
         def f(x, alpha):
             return parsimax.segment_entmax(x, index, alpha, num_segments=5)
 
-        assert torch.autograd.gradcheck(f, (x, alpha), check_forward_ad=True, check_batched_grad=True)
+        # Every entry of one column; several columns are compared with the padded mapping above.
+        assert torch.autograd.gradcheck(
+            f, (x, alpha), check_forward_ad=True, check_batched_grad=True, fast_mode=len(shape) == 2
+        )
         assert torch.autograd.gradgradcheck(f, (x, alpha), fast_mode=True)
     whole, one_by_one = (
         torch.autograd.functional.jacobian(lambda x: parsimax.segment_entmax15(x, index), x, vectorize=together)

@@ -9,6 +9,7 @@ import torch
 
 import oracle
 import parsimax
+from cases import pairs
 from oracle import mp
 
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 2e-6}
@@ -158,22 +159,27 @@ def test_long_rows(name, size, dtype):
     assert {label: text for label, text in wrong.items() if text} == {}
 
 
+# The largest score, ulps from the threshold of those below it, and how many are the largest.
+AT_THE_THRESHOLD = pairs(
+    [0.0, 1.0, 3.0, -2.5, 100.0], [[0], [1], [-1], [0, 1], [1, 2, 2], [12], [3, 40, -5, 0]], [1, 2]
+)
+
+
 @pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
 @pytest.mark.parametrize("alpha", [1.25, 1.5, 2.0, 2.5, 3.0, 4.0, 7.0, 50.0])
 @pytest.mark.parametrize("name", ["entmax", "normmax"])
 def test_scores_at_the_threshold(name, alpha, dtype):
     """Scores a few ulps from the place where they would get nothing, under one or two equal maxima."""
     wrong = {}
-    for top, maxima in itertools.product([0.0, 1.0, 3.0, -2.5, 100.0], [1, 2]):
+    for top, steps, maxima in AT_THE_THRESHOLD:
         edge = top - (maxima ** (1 - alpha) / (alpha - 1) if name == "entmax" else maxima ** (1 / alpha - 1))
-        for steps in ([0], [1], [-1], [0, 1], [1, 2, 2], [12], [3, 40, -5, 0]):
-            row = torch.tensor([top] * maxima + [edge] * len(steps), dtype=dtype)
-            row[maxima:] += ulp(max(abs(top), abs(edge)), dtype) * torch.tensor(steps)
-            answer = getattr(parsimax, name)(row, alpha).tolist()
-            text = complaint(name, row.tolist(), (alpha,), answer, dtype)
-            if not abs(math.fsum(answer) - 1) <= TOLERANCE[dtype]:
-                text = f"sums to 1 + {math.fsum(answer) - 1:.2e}; {text}"
-            wrong[top, maxima, str(steps)] = text
+        row = torch.tensor([top] * maxima + [edge] * len(steps), dtype=dtype)
+        row[maxima:] += ulp(max(abs(top), abs(edge)), dtype) * torch.tensor(steps)
+        answer = getattr(parsimax, name)(row, alpha).tolist()
+        text = complaint(name, row.tolist(), (alpha,), answer, dtype)
+        if not abs(math.fsum(answer) - 1) <= TOLERANCE[dtype]:
+            text = f"sums to 1 + {math.fsum(answer) - 1:.2e}; {text}"
+        wrong[top, maxima, str(steps)] = text
     assert {case: text for case, text in wrong.items() if text} == {}
 
 

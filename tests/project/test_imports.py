@@ -1,12 +1,12 @@
 """What parsimax imports: torch and nothing else; inside, only what the table of rooms below allows."""
 
 import ast
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+import fresh
 import parsimax
 
 PACKAGE = Path(parsimax.__file__).parent
@@ -33,15 +33,10 @@ FRONT = {"bench", "demo"}  # stand before the library as its users do, and use i
 ROOMS = sorted(room for room in ALLOWED if (PACKAGE / room).is_dir() or (PACKAGE / f"{room}.py").exists())
 
 
-def modules_after(statement: str) -> set[str]:
-    """The top-level modules in a fresh process."""
-    code = f"import sys\n{statement}\nprint(*{{name.partition('.')[0] for name in sys.modules}})"
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    return set(run.stdout.split())
-
-
 def test_import_pulls_in_torch_and_nothing_else():
-    extra = modules_after("import parsimax") - modules_after("import torch") - sys.stdlib_module_names
+    code = "import sys, torch\nbefore = {*sys.modules}\nimport parsimax\n"
+    code += "print(*{name.partition('.')[0] for name in sys.modules} - {name.partition('.')[0] for name in before})"
+    extra = {*fresh.run("-c", code).stdout.split()} - sys.stdlib_module_names
     assert extra == {"parsimax"}
 
 

@@ -4,12 +4,11 @@ import gzip
 import json
 import random
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+import fresh
 from parsimax import cli
 from parsimax.recipes.ape import mistakes
 from parsimax.recipes.ape.bert import config_of, pretrained
@@ -317,8 +316,7 @@ def test_noise_killed_and_run_again_gives_the_same(tmp_path, writes):
         str(root / "train.src"),
     ]
     assert cli.main([*words, "--out", "whole"]) == 0
-    script = [sys.executable, "-c", KILLED, str(writes), *words, "--out", "killed"]
-    assert subprocess.run(script, check=False).returncode == -signal.SIGKILL
+    assert fresh.run("-c", KILLED, writes, *words, "--out", "killed").returncode == -signal.SIGKILL
     assert not any(Path(f"killed/artificial.{part}").exists() for part in ("src", "mt", "pe")), "training takes these"
     sizes = [len(Path(f"killed/artificial.{part}.part").read_bytes()) for part in ("src", "mt", "pe")[: writes % 3 + 1]]
     assert sizes[0] > 0 and sizes[-1] < len(Path("whole/artificial.src").read_bytes())

@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+import fresh
 import parsimax
 from parsimax import cli
 from parsimax.bench import cases, check, inputs, measure, report, sides
@@ -65,7 +66,7 @@ def test_the_public_names_come_with_their_first_use():
 
 def test_a_program_gets_all_names_at_once_whatever_it_is_called():
     code = "import sys; sys.argv[0] = '/usr/bin/parsimax'; import parsimax; print('entmax' in vars(parsimax))"
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    run = fresh.run("-c", code)
     assert run.stdout == "True\n"
 
 

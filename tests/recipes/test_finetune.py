@@ -317,7 +317,7 @@ def test_the_zeros_are_those_asked_for_in_every_row(which, trained):
         encoder = Encoder(model, transformers.AutoTokenizer.from_pretrained(folder))
         texts = [("One long string of clichés .", "It is good ."), ("Yes", "No"), ("A b c d " * 9, "e , f ; g " * 5)]
         most, layers = 512, 6
-    for rate in RATES:
+    for rate in RATES if which != "minilm" else RATES[::4]:  # six layers of twelve heads take their time
         sparsify(encoder.model, "rsoftmax", rate=rate)
         rows = 0
         for zeros, keys in zeros_of(encoder, texts, most):

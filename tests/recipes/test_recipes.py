@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 import torch
 
+import fresh
 from parsimax import cli
 from parsimax.mappings import REGISTRY
 from parsimax.recipes import RECIPES, find
@@ -48,10 +49,10 @@ def weights(run):
     return torch.load(Path(run) / "checkpoints" / "last.ckpt", weights_only=True)["state_dict"]
 
 
-def small_data(root):
+def small_data(root, pairs=40):
     """Parallel text and inflection in their standard formats."""
     root.mkdir()
-    for split, count in (("train", 40), ("val", 8), ("test", 8)):
+    for split, count in (("train", pairs), ("val", 8), ("test", 8)):
         for language, word in (("en", "house"), ("de", "Haus")):
             lines = [f"{word} number {index % 7} of {split}" for index in range(count)]
             (root / f"{split}.{language}").write_text("\n".join(lines))
@@ -125,9 +126,10 @@ SOME = [
     *TINY["translation"][:-1],
     "exact_budget=0",
     "steps=30",
-    "eval_every=5",
+    "eval_every=10",
     "tensorboard=false",
     "search.longest=3",
+    "vocabulary=60",
 ]
 
 
@@ -135,7 +137,8 @@ SOME = [
 def whole(tmp_path_factory):
     """A run that was left alone."""
     folder = tmp_path_factory.mktemp("runs") / "whole"
-    assert cli.main(["train", "translation", *SOME, "--run", str(folder)]) == 0
+    data = small_data(folder.parent / "data", 900)  # an epoch has more steps than there are before the signal
+    assert cli.main(["train", "translation", *SOME, f"data.root={data}", "--run", str(folder)]) == 0
     return folder
 
 
@@ -148,20 +151,20 @@ def figures(run):
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
 def test_stopped_in_mid_epoch_and_resumed_it_ends_with_the_same_weights(how, whole, tmp_path):
     """`test_runs.py` has those that are killed."""
-    call = [*COMMAND, "train", "translation", *SOME, "--run", "broken"]
-    alone = {**os.environ, "OMP_NUM_THREADS": "1"}  # as here
-    process = subprocess.Popen(call, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=alone)
     last = tmp_path / "broken" / "checkpoints" / "last.ckpt"
-    deadline = time.monotonic() + 120
-    while not last.exists():
-        assert time.monotonic() < deadline and process.poll() is None, process.communicate()
-        time.sleep(0.02)
-    process.send_signal(how)
-    _, errors = process.communicate()
-    if process.returncode:
-        assert process.returncode == 130 and "--resume" in errors and "Traceback" not in errors
+
+    def stop(process):
+        deadline = time.monotonic() + 120
+        while not last.exists() and time.monotonic() < deadline:
+            time.sleep(0.02)
+        os.kill(process, how)
+
+    words = ["train", "translation", *SOME, f"data.root={whole.parent / 'data'}", "--run", "broken"]
+    done = fresh.run("-m", "parsimax_command", *words, imports="lightning.pytorch", during=stop)
+    if done.returncode:
+        assert done.returncode == 130 and "--resume" in done.stderr and "Traceback" not in done.stderr, done.stderr
     step = torch.load(last, weights_only=True)["global_step"]
-    assert step >= 5
+    assert step >= 10
     assert cli.main(["train", "--resume", "broken"]) == 0
     left, broken = weights(whole), weights("broken")
     assert left.keys() == broken.keys()
@@ -170,9 +173,10 @@ def test_stopped_in_mid_epoch_and_resumed_it_ends_with_the_same_weights(how, who
     assert figures(whole) == figures("broken")
 
 
-def test_two_processes():
+def test_two_processes(tmp_path):
     words = [*quick("translation"), "devices=2", "strategy=ddp", "steps=3"]
     words.remove("steps=6")
+    words += [f"data.root={small_data(tmp_path / 'data')}", "vocabulary=60"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     call = [*COMMAND, "train", "translation", *words, "--run", "both"]
     run = subprocess.run(call, capture_output=True, text=True, env=environment, timeout=300)

@@ -8,7 +8,6 @@ import os
 import pickle
 import signal
 import subprocess
-import sys
 import zipfile
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,6 +15,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+import fresh
 from parsimax import cli
 from parsimax.recipes import RECIPES, find
 from parsimax.recipes.kit import checkpoints, durable, runs
@@ -130,9 +130,7 @@ def test_the_previous_checkpoint_is_kept(run):
 
 
 def killer(*words, **more):
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", **more}
-    call = [sys.executable, str(KILLER), *map(str, words)]
-    return subprocess.run(call, capture_output=True, text=True, env=environment, timeout=600)
+    return fresh.run(KILLER, *words, env={**os.environ, **more}, imports="lightning.pytorch")
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")
