@@ -277,9 +277,9 @@ PLANS = {
         "bits32",
         bit_vectors(32),
         (0.002, 0.0007),
-        "train.batch=32",
-        "train.steps=800",
-        "train.eval_every=200",
+        "train.batch=16",
+        "train.steps=1200",
+        "train.eval_every=300",
     ),
     "bits128": latent(
         "bitvae", "bits128", bit_vectors(128), (0.002,), "train.batch=16", "train.steps=800", "train.eval_every=200"
