@@ -8,12 +8,15 @@ import atexit
 import functools
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
+LONGEST = 600  # seconds
 SERVER = """
 import atexit, gc, json, os, runpy, sys, tempfile, traceback
 
@@ -92,8 +95,11 @@ def run(
         job = {"words": words, "cwd": os.path.abspath(cwd), "env": env, "files": [*map(str, files)]}
         print(json.dumps(job), file=server(imports).stdin, flush=True)
         child = int(server(imports).stdout.readline())
+        hangs = threading.Timer(LONGEST, os.kill, (child, signal.SIGKILL))
+        hangs.start()
         try:
             during(child)
         finally:
             status = int(server(imports).stdout.readline())
+            hangs.cancel()
         return subprocess.CompletedProcess(words, status, *(file.read_text() for file in files))
