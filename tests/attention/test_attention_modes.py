@@ -125,7 +125,7 @@ def test_gradgradcheck(case, path):
         leaves(inputs),
         check_fwd_over_rev=True,
         check_batched_grad=batched,
-        fast_mode=True,  # test_hessian has every entry
+        fast_mode=True,  # test_hessian has every entry by one input; mixed ones are along random directions
     )
 
 

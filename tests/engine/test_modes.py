@@ -8,7 +8,7 @@ import torch
 import torch.autograd.forward_ad as fwad
 from torch.func import grad, hessian, jacfwd, jacrev, jvp, vjp, vmap
 
-from cases import TORCH, each, normal
+from cases import TORCH, WHOLE, each, normal
 from functions import DETACHED, LOSSES, MAPPINGS, SHARED, Function, X
 
 # torch itself loads its forward-mode rules and parts of inductor through the old torch.jit, and says so.
@@ -24,7 +24,7 @@ DIFFERENT = [f for f in TRUE if f in MAPPINGS or f.name in KINDS]
 TRACED = [f for f in DIFFERENT if f.name not in ALIKE]
 # Each brings a part that those of TRACED have not; graphs of all others are exported below.
 PARTS = ("log_entmax", "entmax_loss soft", "fenchel_young_loss normmax", "multilabel_loss entmax")
-PARTS += ("linear_entmax_loss by weight",)
+PARTS += ("linear_entmax_loss by weight", "sparsemax_loss", "entmax15_loss")
 INDUCTOR = ["sparsemax", "entmax", "entmax_loss"]
 
 
@@ -193,7 +193,7 @@ def check_compiled_backward(case: Function, backend: str) -> None:
         same(ours, truth)
 
 
-@each([f for f in TRUE if f in TRACED or f.name in PARTS])
+@each([f for f in TRUE if f in TRACED or f.name in PARTS or WHOLE])
 def test_compile(case):
     check_compiled_backward(case, "aot_eager")
 

@@ -104,6 +104,9 @@ def test_equals_a_naive_reference(name, cut):
     head = made(name)
     assert_equal(head(HIDDEN), naive(head, HIDDEN), 1e-10)
     options = turned(["mean", "sum", "none"], [TARGET, SOFT], [0.0, 0.2], [None, CLASS_WEIGHT])
+    # A mean counts by the weights of the classes, of indices and of probabilities in other ways.
+    options += [("mean", target, 0.0, CLASS_WEIGHT) for target in (TARGET, SOFT)]
+    options += [("mean", SOFT, 0.2, CLASS_WEIGHT)]
     for reduction, target, smoothing, weight in options:
         given = {"label_smoothing": smoothing, "weight": weight, "reduction": reduction}
         leaf = HIDDEN.clone().requires_grad_()

@@ -232,11 +232,11 @@ def test_onnx_of_losses():
 
 
 def attend(q, k, v, mask):
-    """One α a head, above 2 too, masked, with fewer heads of keys; causal, of the queries alone, another mapping."""
+    """One α a head, above 2 too, causal, of the queries alone, with fewer heads of keys; another mapping, masked."""
     alpha = torch.tensor([1.0, 1.3, 3.0]).view(3, 1, 1)
     return (
-        parsimax.entmax_attention(q, k[:, :1], v[:, :1], mask, alpha=alpha, enable_gqa=True),
-        parsimax.attention(q, q, q, is_causal=True, mapping="rsoftmax", rate=0.5),
+        parsimax.entmax_attention(q, q[:, :1], q[:, :1], alpha=alpha, is_causal=True, enable_gqa=True),
+        parsimax.attention(q, k, v, mask, mapping="rsoftmax", rate=0.5),
     )
 
 

@@ -86,3 +86,4 @@ def _case(case: Case) -> Iterator[Job]:
 
 _HALF = Case("bfloat16", "*bf16", 128, "1.5")  # as large language models have it
 ALSO_COMMON = {_HALF._replace(group=GROUP), _HALF._replace(used=80), _HALF._replace(trains=False)}
+ALSO_COMMON |= {Case("float32", "*fp32", 256, "1.5")}  # its products are two sums
