@@ -30,7 +30,7 @@ TARGETS: dict[str, tuple[str, Any, int]] = {
 SHARED = {"sm_80": 163, "sm_90": 227, "sm_100": 227, "gfx942": 64}  # KB that a program can have
 ALLOWED = 256  # bytes of spills a thread: scalars that do not fit; a tile that spills costs kilobytes
 SIZES = ("H", "KVH", "L", "S")  # integers with capital letters; other capitals are pointers
-# Kernels that compile in half a second where the row is held, or they go backward, and α is known; no other does.
+# Kernels that compile in half a second where the row is held, or they go backward, and α is known.
 QUICK = {"entmax.forward", "gradient.backward", "loss.forward", "loss.backward", "normmax.backward"}
 QUICK |= {"order.budget_backward", "scaled.tsoftmax", "scaled.sigsoftmax", "scaled.sparsegen"}
 QUICK |= {"scaled.sparsegen_backward"}
@@ -106,7 +106,7 @@ def compiled(job: Job, arch: str) -> Usage:
     if TARGETS[arch][0] == "hip" and job.stages > 1:
         options["matrix_instr_nonkdim"] = 16
     with triton.knobs.compilation.scope():
-        triton.knobs.compilation.disable_line_info = True  # which takes a tenth of the time
+        triton.knobs.compilation.disable_line_info = True  # nobody reads it, and it takes time
         made = triton.compile(source, target=GPUTarget(*TARGETS[arch]), options=options)
     shared = made.metadata.shared
     if TARGETS[arch][0] == "hip":
@@ -179,7 +179,7 @@ def sweep() -> list[Job]:
 
 
 def selection(arch: str) -> list[Job]:
-    """What ``make test`` compiles for an architecture, in two minutes of two cores for all of them.
+    """What ``make test`` compiles for an architecture, in about two minutes of two cores for all of them.
 
     One architecture compiles all that is most used, the others some of it. Beside these each has a third of what
     compiles in half a second, no powers of any α and no attention, so that one of them has each. What differs between
