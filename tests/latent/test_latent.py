@@ -171,7 +171,7 @@ def test_the_sample_is_none_of_those_that_were_summed(name):
     twin = TWINS[name]
     scores = twin.scores(2, 3.0)
     best = parsimax.structured.topk(scores, twin.structure, 4)
-    for k in (3, 10**4):  # with all of them summed nothing is left to sample
+    for k in (3, 10**4, 2**31, 2**63):  # with all of them summed nothing is left to sample
         out = expected_loss(
             scores, lambda e, z: z.double().sum().expand(len(e)), SumAndSample(k), structure=twin.structure
         )
@@ -549,6 +549,29 @@ ERRORS = {
     "prior of the examples": (
         lambda: expected_loss(X, of_index, Marginal("softmax")).kl(torch.zeros(3)),
         r"a number, or one a pair, \(15,\), got \(3,\)",
+    ),
+    "too many bits": (
+        lambda: expected_loss(X, of_bits, Marginal(), structure=st.Bits(9)),
+        r"asks for more bits than the scores have: \(3, 5\)",
+    ),
+    "one tensor": (lambda: expected_loss(X[None], of_bits, Best(), structure=st.Chain()), r"got \(1, 3, 5\)"),
+    "iterations": (lambda: SparseMAP(max_iter=0), "SparseMAP: max_iter is a whole number, 1 or more, got 0"),
+    "structure": (
+        lambda: SparseMAP(st.Bits()),
+        r"the structure belongs to the call, expected_loss\(…, structure=Bits\(\)\)",
+    ),
+    "rule": (lambda: SparseMAP(rule=3), "rule is the name of a rule, or None, got 3"),
+    "most": (lambda: Marginal(most=-1), "Marginal: most is a whole number, 1 or more, got -1"),
+    "no end of temperature": (lambda: Gumbel(math.inf), "a finite number above 0, got inf"),
+    "temperature in words": (lambda: Gumbel("warm"), "a finite number above 0, got 'warm'"),
+    "hard in words": (lambda: Gumbel(hard="x"), "Gumbel: hard is True or False, got 'x'"),
+    "mapping that sums": (
+        lambda: expected_loss(X, of_index, Marginal(lambda s: s.sum(-1))),
+        r"the mapping gives a probability for each score, \(3, 5\) here, got \(3,\)",
+    ),
+    "mapping of nothing": (
+        lambda: expected_loss(X, of_index, Marginal(lambda s: None)),
+        r"the mapping gives a probability for each score, \(3, 5\) here, got NoneType",
     ),
     "prior": (
         lambda: expected_loss(X.clone().requires_grad_(), of_index, ScoreFunction()).kl(torch.zeros(3)),

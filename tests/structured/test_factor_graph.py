@@ -309,6 +309,20 @@ def test_items_types_and_shared_scores():
     assert short.iterations == 2 and short.residual.max() > 1e-3
 
 
+@pytest.mark.parametrize("shared", [True, False])
+def test_extra_scores_with_nan_have_a_gradient_of_nan(shared):
+    graph, edges = loopy()
+    scores, pairs = normal(3, 6), normal(*(() if shared else (3,)), len(edges), seed=1)
+    pairs[..., 0][() if shared else 1] = math.nan
+    scores.requires_grad_(), pairs.requires_grad_()
+    found = graph.solve(scores, pairs).marginals
+    bad = torch.tensor([shared, True, shared])
+    assert torch.equal(found.isnan().all(-1), bad) and found[~bad].isfinite().all()
+    found.square().sum().backward()
+    assert torch.equal(scores.grad.isnan().any(-1), bad)
+    assert pairs.grad.isnan().any() if shared else torch.equal(pairs.grad.isnan().any(-1), bad)
+
+
 def test_a_part_that_is_no_variable_is_in_no_structure():
     at = torch.tensor([[0, 1, -1], [2, -1, 3]])
     scores, moves = 2 * normal(5, 4), normal(5, 1, 3, 3, seed=1)
@@ -323,6 +337,12 @@ def test_a_part_that_is_no_variable_is_in_no_structure():
         expected = FactorGraph(4).add(st.Bits(1, 2), range(4), negated=negated[:4]).solve(scores)
         torch.testing.assert_close(graph.solve(scores).marginals, expected.marginals, **CLOSE)
         assert gradcheck(lambda s, graph=graph: graph.solve(s).marginals, (scores.clone().requires_grad_(),))
+
+
+def test_a_budget_beyond_all_numbers():
+    scores = normal(3, N)
+    found = FactorGraph(N).add(st.Budget(2**70), range(N)).solve(scores).marginals
+    torch.testing.assert_close(found, scores.clamp(0, 1), **CLOSE)
 
 
 def test_no_places():
@@ -348,7 +368,7 @@ ERRORS = {
     "variables": (lambda: FactorGraph(0), "1 or more, got 0"),
     "index": (lambda: FactorGraph(3).add(st.Xor(), [0, 3]), r"variables 0 to 2, got \[\[0, 3\]\]"),
     "mask": (lambda: FactorGraph(3).add(st.Xor(), [True, False, True]), r"are indices .* \(3,\) of torch.bool"),
-    "list": (lambda: FactorGraph(2).add(st.Xor(), [0, 1]).solve([0.0, 1.0]), "floating point, got list"),
+    "list": (lambda: FactorGraph(2).add(st.Xor(), [0, 1]).solve([0.0, 1.0]), "floating point, got a list of 2"),
     "pair": (lambda: FactorGraph(3).add(st.Pair(), [0, 1, 2]), r"Pair\(\) takes 2 variables, got 3"),
     "knapsack": (lambda: FactorGraph(3).add(st.Knapsack([1.0], 1), [0, 1]), "takes 1 variables, got 2"),
     "capacity": (lambda: st.Knapsack([1.0], -1), "0 or more, got -1"),
@@ -364,6 +384,22 @@ ERRORS = {
     "extra": (
         lambda: FactorGraph(2).add(st.Pair(), [0, 1]).solve(torch.zeros(2), torch.zeros(3)),
         r"scores of Pair\(\) are \(1,\) or \(1,\), got \(3,\)",
+    ),
+    "number": (
+        lambda: FactorGraph(2).add(st.Pair(), [0, 1]).solve(torch.zeros(2), 0.5),
+        r"the scores of Pair\(\) are a floating point tensor, got float",
+    ),
+    "whole numbers": (
+        lambda: FactorGraph(2).add(st.Pair(), [0, 1]).solve(torch.zeros(2), torch.ones(1).long()),
+        r"the scores of Pair\(\) are a floating point tensor, got torch.int64",
+    ),
+    "iterations": (
+        lambda: FactorGraph(2).add(st.Xor(), [0, 1]).solve(torch.zeros(2), max_iter=2.5),
+        "max_iter is a whole number, 1 or more, got 2.5",
+    ),
+    "tolerance": (
+        lambda: FactorGraph(2).add(st.Xor(), [0, 1]).solve(torch.zeros(2), tolerance="x"),
+        "tolerance is a number above 0, got 'x'",
     ),
 }
 

@@ -293,6 +293,49 @@ def test_nan_spoils_its_own_item_only(name, rule, value, kernels):
 
 
 @both_ways
+@pytest.mark.parametrize("shared", [True, False])
+@pytest.mark.parametrize("name", ["chain", "dense"])
+@pytest.mark.parametrize("of", ["sparsemap", "topk", "loss", "sampling"])
+def test_extra_scores_that_are_nan_have_a_gradient_of_nan(of, name, shared, kernels):
+    twin = TWINS[name]
+    unary, extra = twin.scores(3, 1.0)
+    extra = extra[0] if shared else extra
+    extra[1].view(-1)[0] = math.nan
+    unary.requires_grad_(), extra.requires_grad_()
+    scores = unary, extra
+    if of == "loss":
+        right = torch.tensor(twin.codes[:3])
+        out = parsimax.sparsemap_loss(scores, right, twin.structure, reduction="none")
+    elif of == "sampling":
+        method = parsimax.latent.ScoreFunction()
+        out = parsimax.expected_loss(scores, lambda e, z: z.double().sum(-1), method, structure=twin.structure).loss
+    else:
+        found = sparsemap(scores, twin.structure) if of == "sparsemap" else st.topk(scores, twin.structure, 3)
+        out = found.marginals.flatten(1).square().sum(1)
+    bad = torch.tensor([shared, True, shared])
+    assert torch.equal(out.isnan(), bad)
+    out.sum().backward()
+    assert torch.equal(unary.grad.flatten(1).isnan().any(1), bad)
+    assert extra.grad.isnan().all() if shared else torch.equal(extra.grad.flatten(1).isnan().any(1), bad)
+
+
+def test_nan_of_one_item_leaves_shared_transitions_alone():
+    unary, moves = normal(3, 4, 2), normal(2, 2, seed=1).requires_grad_()
+    unary[1, 0, 0] = math.nan
+    sparsemap((unary, moves), st.Chain()).marginals[[0, 2]].square().sum().backward()
+    assert moves.grad.isfinite().all()
+
+
+@both_ways
+@pytest.mark.parametrize("limit", [{"max_iter": 2**63}, {"max_support": 2**70}])
+def test_limits_beyond_all_numbers_of_the_kernels(limit, kernels):
+    scores = normal(2, 4)
+    for chosen in (st.Bits(), st.Bits(at_most=2**63)):
+        found = sparsemap(scores, chosen, rule="active-set", **limit)
+        torch.testing.assert_close(found.marginals, sparsemap(scores, st.Bits()).marginals)
+
+
+@both_ways
 @every()
 def test_forbidden_parts_are_zero_with_zero_gradient(name, rule, kernels):
     twin = TWINS[name]
@@ -336,6 +379,49 @@ def test_ties(name, rule, kernels):
         )
         found = sparsemap(scores, twin.structure, rule=rule)
         assert twin.gap(scores, found).max() <= GAP and found.gap.max() <= GAP
+
+
+TIED = {  # rules in closed form, and scores that tie in them
+    "staircase": (st.Bits(), lambda x: x),
+    "systematic": (st.Bits(at_most=12), lambda x: x),
+    "between": (st.Bits(10, 15), lambda x: x),
+    "exactly": (st.Bits(12, 12), lambda x: x),
+    "quantile": (st.OneOfEach(), lambda x: x.unflatten(-1, (10, -1))),
+}
+
+
+@pytest.mark.parametrize("values", [(0.0,), (0.1,), (-0.3, 0.2), (0.1, 0.2, 0.3), (1 / 3, -1 / 3, 5.0)], ids=str)
+@pytest.mark.parametrize("name", TIED)
+def test_ties_in_closed_form(name, values):
+    """No structure twice, none of rounding alone, and no gradient of a constant loss; equal bits move alike."""
+    structure, shaped = TIED[name]
+    scores = shaped(torch.tensor(values * 60).double()[:40].repeat(2, 1)).requires_grad_()
+    found = sparsemap(scores, structure)
+    assert structure.holds(structure.encode(found.structures)).all() and found.probabilities.min() > 1e-9
+    for item in range(2):
+        own = found.structures[found.example == item]
+        assert len(own.unique(dim=0)) == len(own)
+    (constant,) = torch.autograd.grad(found.probabilities.sum(), scores, retain_graph=True)
+    assert constant.abs().max() < 1e-12
+    if name == "staircase":
+        (gradient,) = torch.autograd.grad(found.expectation(found.structures.sum(-1)).sum(), scores)
+        (own,) = torch.autograd.grad(sparsemap(scores, structure).marginals.sum(), scores)
+        torch.testing.assert_close(gradient, own, rtol=0, atol=1e-12)
+
+
+def test_limits_hold_however_many_bits_tie():
+    structure = st.Bits(1000, 1005)
+    found = sparsemap(torch.zeros(1, 3000), structure)
+    assert structure.holds(found.structures).all() and found.probabilities.sum() == pytest.approx(1)
+
+
+def test_tiny_marginals_are_not_lost():
+    scores = (-1 + torch.tensor([[2e-10, 4e-10, 6e-10]]).double()).requires_grad_()
+    found = sparsemap(scores, st.Bits(at_most=2))
+    expected = found.expectation(found.structures.sum(-1))
+    torch.testing.assert_close(expected, found.marginals.sum(-1), rtol=0, atol=1e-12)
+    (gradient,) = torch.autograd.grad(expected.sum(), scores)
+    torch.testing.assert_close(gradient, torch.full_like(gradient, 0.5))
 
 
 @pytest.mark.parametrize("name", ["each", "chain", "permutation", "single root"])

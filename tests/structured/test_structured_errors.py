@@ -86,8 +86,31 @@ CASES = {
     ),
     "no steps": (
         lambda: st.FactorGraph(4).add(st.Xor(), range(4)).solve(X, max_iter=0),
-        "max_iter 1 or more, got 1e-08 and 0",
+        "max_iter is a whole number, 1 or more, got 0",
     ),
+    "nothing for a chain": (
+        lambda: sparsemap(None, st.Chain()),
+        r"a tuple of \(…, positions, labels\) .* got NoneType",
+    ),
+    "nothing for a table": (lambda: sparsemap(None, st.Dense()), r"a tuple of \(…, bits\) .* got NoneType"),
+    "nothing for an oracle": (lambda: sparsemap(None, st.Custom(one_hot)), "a tuple of two, got NoneType"),
+    "three for a chain": (lambda: sparsemap([X, X, X], st.Chain()), "got a list of 3"),
+    "list of labels": (
+        lambda: parsimax.sparsemap_loss(X, [0, 1, 2], st.OneOf()),
+        r"the target is a tensor, got a list of 3; make one with torch.tensor",
+    ),
+    "cost in words": (lambda: parsimax.sparsemap_loss(X, X, st.Bits(), cost="1"), "a finite number, .* got '1'"),
+    "costs": (lambda: parsimax.sparsemap_loss(X, X, st.Bits(), cost=torch.ones(2)), r"a finite number, .* got tensor"),
+    "cost of a module": (
+        lambda: parsimax.SparseMAPLoss(st.Bits(), cost=-1),
+        "SparseMAPLoss: cost .* 0 or more, got -1",
+    ),
+    "reduction of a module": (
+        lambda: parsimax.SparseMAPLoss(st.Bits(), reduction="avg"),
+        "SparseMAPLoss: reduction is one of mean, sum, none, got 'avg'",
+    ),
+    "roots in words": (lambda: st.Tree(single_root="no"), "Tree: single_root is True or False, got 'no'"),
+    "two roots": (lambda: st.Tree(single_root=2), "Tree: single_root is True or False, got 2"),
     "no kbest": (lambda: st.topk(X, st.Custom(lambda s: (s > 0).double()), 2), "has no kbest"),
     "nothing to choose": (lambda: sparsemap(torch.zeros(2, 0), st.OneOf()), r"OneOf\(\) needs .* got scores \(2, 0\)"),
     "nothing to list": (lambda: st.topk(torch.zeros(2, 0), st.OneOf(), 1), r"OneOf\(\) needs .* got scores \(2, 0\)"),
@@ -170,6 +193,7 @@ KBEST = {
         lambda s, k: [*torch.eye(4)[s.argsort()][:k]],
         r"item 0: kbest returned scores of .* and then .*, as number 1; the best come first",
     ),
+    "nothing": (lambda s, k: None, "item 0: kbest returned None; it must return a list of structures"),
 }
 
 

@@ -60,6 +60,35 @@ def test_the_certificate_is_right_in_both_directions(name, kernels):
     assert seen == {True, False}
 
 
+@both_ways
+@pytest.mark.parametrize("name", TWINS)
+@pytest.mark.parametrize("k", [10**6, 2**31, 2**63])
+def test_more_than_there_are_cost_nothing(name, k, kernels):
+    """As many as there are is all that is kept, of a batch too that allows fewer or nothing."""
+    twin = TWINS[name]
+    scores = twin.scores(40, 0.5)
+    unary, *rest = scores if isinstance(scores, tuple) else (scores,)
+    unary[1].view(-1)[2], unary[2].view(-1)[2] = -math.inf, math.nan
+    scores = (unary, *rest) if rest else unary
+    found, exact = (st.topk(scores, twin.structure, most) for most in (k, len(twin.codes)))
+    for field in ("structures", "probabilities", "marginals", "counts", "gap"):
+        torch.testing.assert_close(getattr(found, field), getattr(exact, field), rtol=0, atol=0, equal_nan=True)
+    clean = torch.arange(40) != 2
+    assert (found.gap[clean] == 0).all()
+
+
+@pytest.mark.parametrize("name", [name for name in TWINS if name != "custom"])
+def test_how_many_there_are(name):
+    twin = TWINS[name]
+    assert twin.structure.bound(twin.structure.problem(twin.scores(2, 1.0), "")) == len(twin.codes)
+
+
+@pytest.mark.parametrize(("limits", "count"), [((0, 1), 1001), ((999, None), 1001), ((500, 500), 2**62), ((), 2**62)])
+def test_how_many_of_many_bits(limits, count):
+    bits = st.Bits(*limits)
+    assert bits.bound(bits.problem(normal(1, 1000), "")) == count
+
+
 def test_a_full_set_can_be_certain():
     """Two structures share it all and k is 2: the number of structures alone cannot tell."""
     found = st.topk(torch.tensor([0.1, 5.0]), st.Bits(), 2)

@@ -124,6 +124,9 @@ def _structured(kind: str, *, k: int | None = None, loop: bool = False) -> Side:
     return Side(parsimax.use_kernels("torch")(call) if loop else call)
 
 
+ISING_TOLERANCE = 1e-7  # on how far two steps of ADMM differ; marginals are then right to 1e-6
+
+
 def _ising(*, loop: bool = False) -> Side:
     """The marginals of a square grid by LP-SparseMAP; ``loop``: of a few items, one after the other."""
 
@@ -133,9 +136,9 @@ def _ising(*, loop: bool = False) -> Side:
         edges = torch.cat([torch.stack([a.flatten(), b.flatten()], 1) for a, b in ends])
         graph = structured.FactorGraph(at.numel()).add(structured.Pair(), edges)
         if not loop:
-            return graph.solve(i["scores"], i["couplings"], tolerance=1e-6).marginals
+            return graph.solve(i["scores"], i["couplings"], tolerance=ISING_TOLERANCE).marginals
         few = zip(i["scores"][:LOOPED], i["couplings"][:LOOPED], strict=True)
-        found = torch.stack([graph.solve(field, pairs, tolerance=1e-6).marginals for field, pairs in few])
+        found = torch.stack([graph.solve(field, pairs, tolerance=ISING_TOLERANCE).marginals for field, pairs in few])
         return torch.cat([found, found.new_zeros(len(i["scores"]) - LOOPED, at.numel())])
 
     return Side(call)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import numbers
 from dataclasses import dataclass
+from typing import TypeGuard
 
 import torch
 from torch import Tensor
@@ -85,12 +86,16 @@ def check_mask(mask: Tensor, scores: Tensor, where: str) -> None:
         )
 
 
+def is_number(value: object) -> TypeGuard[float]:
+    return isinstance(value, numbers.Real) and not isinstance(value, bool)
+
+
 def check_number(value: object, domain: Interval, name: str, where: str) -> float:
     if type(value) is float:  # asking for numbers.Real costs a microsecond
         number = value
     elif isinstance(value, Tensor):  # whoever takes tensors has looked before
         raise TypeError(f"{where}: {name} must be a number, got a tensor of shape {tuple(value.shape)}")
-    elif isinstance(value, bool) or not isinstance(value, numbers.Real):
+    elif not is_number(value):
         raise TypeError(f"{where}: {name} must be a number or a tensor, got {value!r}")
     else:
         number = float(value)

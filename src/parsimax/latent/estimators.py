@@ -8,7 +8,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from ..engine.arguments import is_number
 from ..structured import Bits, OneOf, OneOfEach, Structure, sparsemap, topk
+from ..structured.sparsemap import _count
 from ..structured.structure import LabelStructure, Scores
 from . import gibbs
 from .expected import Expected, LossOf, evaluate
@@ -142,8 +144,10 @@ class Gumbel(Method):
 
     def __init__(self, temperature: float = 1.0, *, hard: bool = False) -> None:
         super().__init__()
-        if not temperature > 0:
-            raise ValueError(f"Gumbel: temperature is above 0, got {temperature!r}")
+        if not is_number(temperature) or not 0 < temperature < math.inf:
+            raise ValueError(f"Gumbel: temperature is a finite number above 0, got {temperature!r}")
+        if not isinstance(hard, bool):
+            raise TypeError(f"Gumbel: hard is True or False, got {hard!r}")
         self.temperature, self.hard = temperature, hard
 
     def forward(
@@ -213,9 +217,7 @@ class SumAndSample(Method):
 
     def __init__(self, k: int = 1) -> None:
         super().__init__()
-        if not isinstance(k, int) or isinstance(k, bool) or k < 1:
-            raise ValueError(f"SumAndSample: k is a whole number, 1 or more, got {k!r}")
-        self.k = k
+        self.k = _count(k, "k", "SumAndSample")
 
     def forward(
         self, scores: Scores, loss_of: LossOf, structure: Structure, context: Tensor | None, chunk: int | None

@@ -77,7 +77,7 @@ def expected_loss(
             f"{tuple(first.shape)}; flatten several into one"
         )
     with torch.no_grad():  # raises what is wrong with the scores, in the name of this function
-        chosen.problem(scores[:0] if isinstance(scores, Tensor) else scores, "expected_loss")
+        chosen.problem(scores, "expected_loss")
     if context is not None and (not isinstance(context, Tensor) or context.shape[:1] != first.shape[:1]):
         given = str(tuple(context.shape)) if isinstance(context, Tensor) else type(context).__name__
         raise ValueError(f"expected_loss: context is a tensor with the {len(first)} examples first, got {given}")

@@ -95,7 +95,7 @@ class Listed(Gibbs):
         if isinstance(structure, OneOf):
             self.theta, self.codes = part.unary, None
         else:
-            codes, there = best_codes(structure, part, int(min(MOST, bound(structure, part))) + 1, scores)
+            codes, there = best_codes(structure, part, MOST + 1, scores)
             count = max(1, int(there.sum(1).max())) if len(there) else 1
             if count > MOST:
                 raise ValueError(f"{refusal(structure)}; SparseMAP, TopK and Gumbel take it")
@@ -256,16 +256,7 @@ def _kind(structure: Structure) -> type[Gibbs]:
 
 def has_normaliser(structure: Structure, problem: Problem) -> bool:
     """As far as that is known before anything is listed."""
-    return _kind(structure) is not Listed or bound(structure, problem) <= MOST
-
-
-def bound(structure: Structure, problem: Problem) -> float:
-    """So many structures there are at most."""
-    if isinstance(structure, OneOf):
-        return 0  # needs no list
-    if isinstance(structure, Dense):
-        return 2.0 ** problem.unary.shape[1]
-    return math.perm(*reversed(problem.unary.shape[1:])) if isinstance(structure, Assignment) else math.inf
+    return _kind(structure) is not Listed or isinstance(structure, OneOf) or structure.bound(problem) <= MOST
 
 
 def refusal(structure: Structure) -> str:

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from ..mappings import REGISTRY
 from ..structured import Structure, sparsemap, topk
+from ..structured.sparsemap import _count
 from ..structured.structure import Scores
 from ..structured.topk import listed
 from .expected import Expected, LossOf, of_distribution
@@ -53,7 +54,7 @@ class Marginal(Method):
             raise TypeError(f"Marginal: mapping is a name or a function of scores, got {mapping!r}")
         else:
             self.name, self.mapping = getattr(mapping, "__name__", type(mapping).__name__), mapping
-        self.most = most
+        self.most = _count(most, "most", "Marginal")
 
     def forward(
         self, scores: Scores, loss_of: LossOf, structure: Structure, context: Tensor | None, chunk: int | None
@@ -81,9 +82,7 @@ class TopK(Method):
 
     def __init__(self, k: int) -> None:
         super().__init__()
-        if not isinstance(k, int) or isinstance(k, bool) or k < 1:
-            raise ValueError(f"TopK: k is a whole number, 1 or more, got {k!r}")
-        self.k = k
+        self.k = _count(k, "k", "TopK")
 
     def forward(
         self, scores: Scores, loss_of: LossOf, structure: Structure, context: Tensor | None, chunk: int | None
@@ -111,9 +110,13 @@ class SparseMAP(Method):
         (tensor([2.]), tensor([2]))
     """
 
-    def __init__(self, *, rule: str | None = None, shuffle: bool = False, max_iter: int = 1000) -> None:
+    def __init__(self, rule: str | None = None, *, shuffle: bool = False, max_iter: int = 1000) -> None:
         super().__init__()
-        self.rule, self.shuffle, self.max_iter = rule, shuffle, max_iter
+        if isinstance(rule, Structure):
+            raise TypeError(f"SparseMAP: the structure belongs to the call, expected_loss(…, structure={rule})")
+        if rule is not None and not isinstance(rule, str):
+            raise TypeError(f"SparseMAP: rule is the name of a rule, or None, got {rule!r}")
+        self.rule, self.shuffle, self.max_iter = rule, shuffle, _count(max_iter, "max_iter", "SparseMAP")
 
     def forward(
         self, scores: Scores, loss_of: LossOf, structure: Structure, context: Tensor | None, chunk: int | None

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .structure import Problem, Structure, split_at_the_best
+from .structure import MANY, Problem, Structure, split_at_the_best
 
 WORD = 64
 
@@ -50,7 +50,7 @@ class Bits(Structure):
 
     @property
     def limits(self) -> tuple[int, int]:  # type: ignore[override]
-        return self.at_least, 2**62 if self.at_most is None else self.at_most
+        return self.at_least, MANY if self.at_most is None else min(self.at_most, MANY)
 
     @property
     def rules(self) -> tuple[str, ...]:  # type: ignore[override]
@@ -60,6 +60,14 @@ class Bits(Structure):
     def check(self, unary: Tensor, where: str) -> None:
         if self.at_least > unary.shape[-1]:
             raise ValueError(f"{where}: {self} asks for more bits than the scores have: {tuple(unary.shape)}")
+
+    def bound(self, problem: Problem) -> int:
+        (low, high), n, total = self.limits, problem.unary.shape[1], 0
+        for on in range(low, min(high, n) + 1):
+            total += math.comb(n, min(on, n - on, WORD))  # 64 of 128 bits are more than MANY already
+            if total >= MANY:
+                return MANY
+        return total
 
     def penalised(self, unary: Tensor) -> Tensor:
         return (1 + unary) / 2

@@ -18,7 +18,9 @@ from .distribution import Distribution, assemble
 from .labels import OneOf
 from .structure import Problem, Structure
 
-WHOLE = 1e-9  # cumulated marginals that a limit makes whole are so up to rounding
+# Breaks as near as that are one, times the sum that they are the remainder of: those of equal scores differ by its
+# rounding, and so do from 0 or 1 those that a limit puts there.
+TIE = {torch.float64: 1e-12, torch.float32: 1e-5}
 Ragged = tuple[Tensor, Tensor, Tensor]  # codes, weights, counts
 
 
@@ -88,11 +90,30 @@ def _clipped(s: Tensor, low: int, high: int) -> Tensor:
     return torch.where((total > high) | (total < low), budget_sparsemax(s, bound), u)
 
 
-def _ragged(weights: Tensor, possible: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """(item, step, weight) of the steps that are not empty, and their number."""
-    keep = (weights.detach() > 0) & possible[:, None]
+def _ragged(
+    breaks: Tensor, possible: Tensor, total: Tensor | float = 1.0
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """(item, step, its middle, its length) of the steps between 0, sorted breaks and 1; and how many an item has.
+
+    Breaks that tie move as one, by their mean: each by itself would open a step whose structure nobody has evaluated,
+    so the others would answer for its loss, and even a constant loss would have a gradient.
+    """
+    ends = torch.nn.functional.pad(torch.nn.functional.pad(breaks, (0, 1), value=1.0), (1, 0))
+    fixed = ends.detach()
+    apart = fixed.diff(dim=-1) > TIE[fixed.dtype] * total
+    if bool((~apart & (fixed[:, 1:] > 0) & (fixed[:, :-1] < 1)).any()):
+        ends = _merged(ends, torch.nn.functional.pad(apart.cumsum(-1), (1, 0)))
+    keep = apart & possible[:, None]
     item, step = keep.nonzero(as_tuple=True)
-    return item, step, weights[item, step], keep.sum(-1)
+    middle = (fixed[item, step] + fixed[item, step + 1]) / 2
+    return item, step, middle, ends[item, step + 1] - ends[item, step], keep.sum(-1)
+
+
+def _merged(ends: Tensor, run: Tensor) -> Tensor:
+    """The mean of each run; the runs of 0 and of 1 are these."""
+    total = torch.zeros_like(ends).scatter_add(-1, run, ends)
+    mean = total / torch.zeros_like(ends.detach()).scatter_add(-1, run, torch.ones_like(ends.detach())).clamp(min=1)
+    return torch.where(run == run[:, -1:], 1.0, torch.where(run == 0, 0.0, mean.gather(-1, run)))
 
 
 def _one_of(p: Tensor) -> Ragged:
@@ -104,12 +125,11 @@ def _one_of(p: Tensor) -> Ragged:
 def staircase(u: Tensor, possible: Tensor) -> Ragged:
     """Bit i is on where v < u_i: nested sets. The expectation of a loss is its Lovász extension."""
     level, order = u.sort(dim=-1, descending=True, stable=True)
-    steps = torch.nn.functional.pad(level, (1, 0), value=1.0) - torch.nn.functional.pad(level, (0, 1))
-    small = torch.int16 if u.shape[-1] < 2**15 else torch.int32  # a number for every bit of every structure
-    places = torch.arange(u.shape[-1], dtype=small, device=u.device).expand_as(order)
-    rank = torch.empty(order.shape, dtype=small, device=u.device).scatter_(-1, order, places)
-    item, step, weights, counts = _ragged(steps, possible)
-    return rank.index_select(0, item) < step[:, None].to(small), weights, counts
+    exact = torch.float32 if u.shape[-1] < 2**24 else torch.float64  # the dtype of most scores: compared in place
+    places = torch.arange(u.shape[-1], dtype=exact, device=u.device).expand_as(order)
+    rank = torch.empty(order.shape, dtype=exact, device=u.device).scatter_(-1, order, places)
+    item, step, _, weights, counts = _ragged(1 - level, possible)
+    return rank.index_select(0, item).lt_(step[:, None].to(exact)), weights, counts
 
 
 def systematic(u: Tensor, possible: Tensor) -> Ragged:
@@ -120,16 +140,11 @@ def systematic(u: Tensor, possible: Tensor) -> Ragged:
     fixed = u.detach()
     fractional = (fixed > 0) & (fixed < 1)
     line = torch.where(fractional, u, 0.0).cumsum(-1)
-    near = line.detach().round()
-    whole = (line.detach() - near).abs() < WHOLE
-    ends = torch.where(whole, near, line.detach())
-    breaks = torch.where(fractional & ~whole, line - ends.floor(), 0.0).sort(-1).values
-    breaks = torch.nn.functional.pad(breaks, (0, 1), value=1.0)
-    steps = breaks - torch.nn.functional.pad(breaks, (1, 0))[:, :-1]
-    middle = (breaks - steps / 2).detach()
+    ends = line.detach()
+    breaks = torch.where(fractional, line - ends.floor(), 0.0).sort(-1).values
     starts = torch.nn.functional.pad(ends, (1, 0))[:, :-1]
-    item, step, weights, counts = _ragged(steps, possible)
-    at = middle[item, step][:, None]
+    item, _, middle, weights, counts = _ragged(breaks, possible, ends[:, -1:].clamp(min=1))
+    at = middle[:, None]
     on = (ends[item] - at).floor() > (starts[item] - at).floor()
     return torch.where(fractional[item], on, fixed[item] >= 1), weights, counts
 
@@ -141,11 +156,8 @@ def quantile(p: Tensor, possible: Tensor) -> Ragged:
     last = (p.detach() > 0).flip(-1).long().argmax(-1, keepdim=True)  # labels after the last that is possible
     inside = (fixed > 0) & (torch.arange(p.shape[-1] - 1, 0, -1, device=p.device) > last)
     breaks = torch.where(inside, edges, 0.0).flatten(1).sort(-1).values
-    breaks = torch.nn.functional.pad(breaks, (0, 1), value=1.0)
-    steps = breaks - torch.nn.functional.pad(breaks, (1, 0))[:, :-1]
-    middle = (breaks - steps / 2).detach()
-    item, step, weights, counts = _ragged(steps, possible)
-    passed = (fixed[item] < middle[item, step][:, None, None]) & inside[item]
+    item, _, middle, weights, counts = _ragged(breaks, possible)
+    passed = (fixed[item] < middle[:, None, None]) & inside[item]
     first = (p.detach() > 0).long().argmax(-1)[item]
     # Labels of probability 0 lie on an edge that is another's: pass over them to the next that is possible.
     index = torch.where(passed, torch.arange(1, p.shape[-1], device=p.device), 0)

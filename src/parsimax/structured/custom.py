@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -25,7 +25,9 @@ class Custom(Structure):
     """Any structures whose best one you can find.
 
     A structure is the vector of its parts: 1 where a part is in it and 0 where not, in the shape of the scores of one
-    item. SparseMAP needs nothing but the best structure under any scores.
+    item. SparseMAP needs nothing but the best structure under any scores. The ``gap`` is relative to the oracle: it
+    proves that no structure that the oracle would return is better, so that one that misses the best can end with a gap
+    of 0 and a wrong answer.
 
     Args:
         oracle: ``oracle(scores)`` → the best structure of one item under these float64 scores, in their shape. If the
@@ -72,7 +74,7 @@ class Custom(Structure):
     def problem(self, scores: Scores, where: str) -> Problem:
         if isinstance(scores, Tensor):
             return super().problem(scores, where)
-        if len(scores) != 2:
+        if not isinstance(scores, tuple | list) or len(scores) != 2:
             raise TypeError(f"{where}: scores are a tensor or a tuple of two, got {_kind_of(scores)}")
         unary, extra = _tensors(scores, where)
         batch = unary.shape[: unary.dim() - self.dims]
@@ -89,7 +91,10 @@ class Custom(Structure):
 
     def kbest(self, unary: Tensor, extra: Tensor | None, k: int) -> list[Tensor]:
         assert self.find_kbest is not None
-        found = list(self.find_kbest(_copies(unary, extra), k))
+        given = self.find_kbest(_copies(unary, extra), k)
+        if not isinstance(given, Iterable):
+            raise ValueError(f"kbest returned {given!r}; it must return a list of structures, empty if there is none")
+        found = list(given)
         if len(found) > k:
             raise ValueError(f"kbest returned {len(found)} structures where {k} were asked for; it may return fewer")
         codes = [self.code_of(vertex, unary, extra) for vertex in found]

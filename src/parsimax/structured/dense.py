@@ -43,7 +43,7 @@ class Dense(Bits):
             raise ValueError(f"{where}: {self} takes 1 to {MOST} bits, got scores {tuple(unary.shape)}")
 
     def problem(self, scores: Scores, where: str) -> Problem:
-        if isinstance(scores, Tensor) or len(scores) != 2:
+        if not isinstance(scores, tuple | list) or len(scores) != 2:
             raise TypeError(f"{where}: {self} takes scores that are {self.form}, got {_kind_of(scores)}")
         unary, table = _tensors(scores, where)
         if not unary.dim():

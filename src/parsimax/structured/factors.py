@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from ..mappings import budget_sparsemax, sparsemax
+from .structure import MANY
 
 EDGE = 1e-12
 State = Any
@@ -99,7 +100,7 @@ class Budget(_Count):
     def __init__(self, at_most: int) -> None:
         if not isinstance(at_most, int) or isinstance(at_most, bool) or at_most < 0:
             raise ValueError(f"Budget: at_most is a whole number, 0 or more, got {at_most!r}")
-        self.at_most = at_most
+        self.at_most = min(at_most, MANY)
 
     def limited(self, v: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
         return u.sum(-1, keepdim=True) > self.at_most, budget_sparsemax(v, float(self.at_most))

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from ..engine.arguments import is_number
 from ..engine.precision import in_float64
 from .active_set import Limits
 from .closed import nearest
@@ -19,6 +20,7 @@ from .distribution import projected
 from .factors import Factor, State, Xor
 from .labels import Chain, OneOf
 from .solving import kernels_serve, solve
+from .sparsemap import _count
 from .structure import Problem, Structure, _kind_of
 
 RELAX = 1.6  # over-relaxation of the alternating steps
@@ -243,10 +245,9 @@ class FactorGraph:
             raise ValueError(f"FactorGraph: scores are (…, {n}) and floating point, got {_kind_of(scores)}")
         if scores.device.type != "cpu":
             raise ValueError(f"FactorGraph: scores are on the CPU, got {scores.device}")
-        if not tolerance > 0 or max_iter < 1:
-            raise ValueError(
-                f"FactorGraph: tolerance is above 0 and max_iter 1 or more, got {tolerance!r} and {max_iter!r}"
-            )
+        if not is_number(tolerance) or not tolerance > 0:
+            raise ValueError(f"FactorGraph: tolerance is a number above 0, got {tolerance!r}")
+        max_iter = _count(max_iter, "max_iter", "FactorGraph")
         if len(extras) != len(wanted):
             raise ValueError(f"FactorGraph: {len(wanted)} factors have scores of their own, got {len(extras)} tensors")
         degree = self.degree()
@@ -256,15 +257,20 @@ class FactorGraph:
         eta = scores.double().reshape(math.prod(batch), n)
         own = [_batched(extra, p, batch, len(eta)) for extra, p in zip(extras, wanted, strict=True)]
         broken = ~(eta.detach() < math.inf).all(-1)
-        for extra in own:
-            broken = broken | ~(extra.detach() < math.inf).flatten(1).all(-1)
+        bad = [~(extra.detach() < math.inf).flatten(1).all(-1) for extra in own]
+        for each in bad:
+            broken = broken | each
         clean = torch.where(broken[:, None], 0.0, eta)
-        own = [torch.where(broken.view(-1, *[1] * (extra.dim() - 1)), 0.0, extra) for extra in own]
+        zeroed = [torch.where(broken.view(-1, *[1] * (extra.dim() - 1)), 0.0, extra) for extra in own]
         out: list[Any] = []
-        mu: Tensor = _Solve.apply(self, out, tolerance, max_iter, clean, *own)  # type: ignore[no-untyped-call]
+        mu: Tensor = _Solve.apply(self, out, tolerance, max_iter, clean, *zeroed)  # type: ignore[no-untyped-call]
         residual, iterations = out
         if bool(broken.any()):
-            mu = mu.index_put((broken.nonzero()[:, 0],), eta[broken].sum(-1, keepdim=True) * math.nan)
+            cause = eta.sum(-1)
+            for given, extra, each in zip(extras, own, bad, strict=True):
+                spoilt = broken if given.numel() == extra.numel() else each  # as in the problem of a structure
+                cause = cause + torch.where(spoilt, extra.flatten(1).sum(-1), 0.0)
+            mu = mu.index_put((broken.nonzero()[:, 0],), cause[broken][:, None] * math.nan)
             residual = torch.where(broken, math.nan, residual)
         return Relaxation(mu.to(scores.dtype).view(scores.shape), residual.view(batch), iterations)
 
@@ -282,6 +288,9 @@ class FactorGraph:
 
 
 def _batched(extra: Tensor, placed: Placed, batch: tuple[int, ...], items: int) -> Tensor:
+    if not isinstance(extra, Tensor) or not extra.is_floating_point():
+        kind = extra.dtype if isinstance(extra, Tensor) else type(extra).__name__
+        raise TypeError(f"FactorGraph: the scores of {placed.factor} are a floating point tensor, got {kind}")
     groups = len(placed.index)
     own: tuple[int, ...] = (groups,)
     if isinstance(placed.factor, StructureFactor):

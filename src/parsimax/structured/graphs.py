@@ -33,6 +33,9 @@ class Assignment(LabelStructure):
                 f"got {tuple(unary.shape)}"
             )
 
+    def bound(self, problem: Problem) -> int:
+        return math.perm(*reversed(problem.unary.shape[1:]))
+
     def best(self, unary: Tensor, extra: Tensor | None) -> Tensor | None:
         found = assign(unary.tolist())
         return None if found is None else torch.tensor(found, dtype=torch.int32)
@@ -99,6 +102,8 @@ class Tree(LabelStructure):
     kind = 4
 
     def __init__(self, single_root: bool = False) -> None:
+        if not isinstance(single_root, bool):
+            raise TypeError(f"Tree: single_root is True or False, got {single_root!r}")
         self.single_root = single_root
         self.limits = (int(single_root), 0)
 
@@ -114,6 +119,11 @@ class Tree(LabelStructure):
             raise ValueError(
                 f"{where}: {self} takes scores (…, words, words + 1), the root first, got {tuple(unary.shape)}"
             )
+
+    def bound(self, problem: Problem) -> int:
+        words = problem.unary.shape[1]
+        count: int = (words if self.single_root else words + 1) ** (words - 1)
+        return count
 
     def best(self, unary: Tensor, extra: Tensor | None) -> Tensor | None:
         scores = unary.clone()

@@ -86,7 +86,7 @@ class Chain(LabelStructure):
     kind = 1
 
     def problem(self, scores: Scores, where: str) -> Problem:
-        if isinstance(scores, Tensor) or len(scores) != 2:
+        if not isinstance(scores, tuple | list) or len(scores) != 2:
             raise TypeError(f"{where}: {self} takes scores that are {self.form}, got {_kind_of(scores)}")
         unary, moves = _tensors(scores, where)
         if unary.dim() < 2 or not unary.shape[-1] or not unary.shape[-2]:

@@ -7,13 +7,14 @@ import math
 import torch
 from torch import Tensor, nn
 
+from ..engine.arguments import is_number
 from ..engine.precision import in_float64
 from .active_set import Limits
 from .bits import Bits
 from .custom import Custom
 from .solving import kernels_serve, length_of, named
 from .sparsemap import _check_structure, _count, on_the_face, sparsemap
-from .structure import LabelStructure, Problem, Scores, Structure
+from .structure import LabelStructure, Problem, Scores, Structure, _kind_of
 
 REDUCTIONS = ("mean", "sum", "none")
 
@@ -61,10 +62,7 @@ def sparsemap_loss(
     """
     where = "sparsemap_loss"
     _check_structure(structure, where)
-    if reduction not in REDUCTIONS:
-        raise ValueError(f"{where}: reduction is one of {', '.join(REDUCTIONS)}, got {reduction!r}")
-    if not cost >= 0 or cost == math.inf:
-        raise ValueError(f"{where}: cost is a finite number, 0 or more, got {cost!r}")
+    _check_options(cost, reduction, where)
     unary, *extra = scores if isinstance(scores, tuple) else (scores,)
     problem = structure.problem(scores, where)
     codes = _codes_of(structure, problem, target, where)
@@ -83,7 +81,16 @@ def sparsemap_loss(
     return loss if reduction == "none" else loss.mean() if reduction == "mean" else loss.sum()
 
 
+def _check_options(cost: object, reduction: object, where: str) -> None:
+    if reduction not in REDUCTIONS:
+        raise ValueError(f"{where}: reduction is one of {', '.join(REDUCTIONS)}, got {reduction!r}")
+    if not is_number(cost) or not 0 <= cost < math.inf:
+        raise ValueError(f"{where}: cost is a finite number, 0 or more, got {cost!r}")
+
+
 def _codes_of(structure: Structure, problem: Problem, target: Tensor, where: str) -> Tensor:
+    if not isinstance(target, Tensor):
+        raise TypeError(f"{where}: the target is a tensor, got {_kind_of(target)}; make one with torch.tensor(…)")
     parts = problem.unary.shape[1:]
     labelled = isinstance(structure, LabelStructure)
     shape = (*problem.batch, *(parts[:-1] if labelled else parts))
@@ -147,6 +154,7 @@ class SparseMAPLoss(nn.Module):
     def __init__(self, structure: Structure, *, cost: float = 0.0, reduction: str = "mean") -> None:
         super().__init__()
         _check_structure(structure, "SparseMAPLoss")
+        _check_options(cost, reduction, "SparseMAPLoss")
         self.structure, self.cost, self.reduction = structure, cost, reduction
 
     def forward(self, scores: Scores, target: Tensor) -> Tensor:

@@ -83,7 +83,7 @@ def solve(structure: Structure, problem: Problem, limits: Limits, start: Start |
 
 
 def kbest(structure: Structure, problem: Problem, k: int, kernels: bool) -> tuple[Tensor, Tensor]:
-    """(codes (items, k, …), whether there are so many (items, k)) of the k best structures, best first."""
+    """(codes (items, k or fewer, …), whether there are so many) of the k best structures, best first."""
     device = problem.unary.device
     if device.type != "cpu":
         codes, there = kbest(structure, problem.on_cpu(), k, False)
@@ -95,9 +95,10 @@ def kbest(structure: Structure, problem: Problem, k: int, kernels: bool) -> tupl
         return codes, values > -math.inf
     found = [*_each(structure, problem, "topk", lambda item: structure.kbest(*problem.of(item), k))]
     some = [code for codes in found for code in codes]
-    there = torch.arange(k) < torch.tensor([len(codes) for codes in found])[:, None]
+    counts = [len(codes) for codes in found]
+    there = torch.arange(max([1, *counts])) < torch.tensor(counts)[:, None]
     flat = _stacked(some, structure, problem)
-    codes = flat.new_zeros(problem.items, k, flat.shape[-1])
+    codes = flat.new_zeros(*there.shape, flat.shape[-1])
     codes[there] = flat
     return codes, there
 

@@ -15,7 +15,7 @@ from .closed import in_closed_form, nearest
 from .custom import Custom
 from .distribution import Distribution, Weights, assemble
 from .solving import kernels_serve, solve
-from .structure import LabelStructure, Scores, Structure
+from .structure import MANY, LabelStructure, Scores, Structure
 
 if TYPE_CHECKING:
     from .structure import Problem
@@ -79,7 +79,7 @@ def sparsemap(
     if shuffle and chosen != "systematic":
         raise ValueError(f"{where}: shuffle is for the rule systematic, not for {chosen}")
     limits = Limits(
-        _count(max_iter, "max_iter", where), 2**62 if max_support is None else _count(max_support, "max_support", where)
+        _count(max_iter, "max_iter", where), MANY if max_support is None else _count(max_support, "max_support", where)
     )
     problem = structure.problem(scores, where)
     if chosen != "active-set":
@@ -160,7 +160,7 @@ def _check_structure(structure: object, where: str) -> None:
 def _count(value: object, name: str, where: str) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
         raise ValueError(f"{where}: {name} is a whole number, 1 or more, got {value!r}")
-    return value
+    return min(value, MANY)
 
 
 def _start(structure: Structure, problem: Problem, start: Distribution, where: str) -> Start:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 Scores = Tensor | tuple[Tensor, Tensor]
+MANY = 2**62  # stands for no limit, and is a whole number to the kernels
 
 
 @dataclass(frozen=True)
@@ -65,6 +66,10 @@ class Structure:
 
     def check(self, unary: Tensor, where: str) -> None:
         """Raise if no structure fits scores of this shape."""
+
+    def bound(self, problem: Problem) -> int:
+        """So many structures an item has at most."""
+        return MANY
 
     def best(self, unary: Tensor, extra: Tensor | None) -> Tensor | None:
         """The code of the best structure of one item, ties to the first; None if nothing is allowed."""
@@ -122,6 +127,11 @@ class LabelStructure(Structure):
     """One label at each position: scores (positions, labels), and a code has the labels."""
 
     dims = 2
+
+    def bound(self, problem: Problem) -> int:
+        *positions, labels = problem.unary.shape[1:]
+        count: int = labels ** math.prod(positions)
+        return count
 
     def incidence(self, codes: Tensor, problem: Problem) -> Tensor:
         labels = problem.unary.shape[-1]
@@ -183,8 +193,8 @@ def split_at_the_best(length: int, k: int, best: Any) -> list[Tensor]:
 
 
 def _kind_of(scores: object) -> str:
-    if isinstance(scores, tuple):
-        return f"a tuple of {len(scores)}"
+    if isinstance(scores, tuple | list):
+        return f"a {type(scores).__name__} of {len(scores)}"
     return str(tuple(scores.shape)) if isinstance(scores, Tensor) else type(scores).__name__
 
 
@@ -208,11 +218,14 @@ def _problem(structure: Structure, unary: Tensor, extra: Tensor | None, where: s
     broken = ~(flat.detach() < math.inf).flatten(1).all(1)
     clean = torch.where(broken.view(-1, *[1] * structure.dims), 0.0, flat)
     if extra is not None:
-        extra = extra.double()
-        bad = ~(extra.detach() < math.inf).flatten(1).all(1)
-        extra = torch.where(bad.view(-1, *[1] * (extra.dim() - 1)), 0.0, extra)
+        given = extra.double()
+        bad = ~(given.detach() < math.inf).flatten(1).all(1)
+        extra = torch.where(bad.view(-1, *[1] * (given.dim() - 1)), 0.0, given)
         broken = broken | bad
     spoil = flat.new_zeros(len(flat))
     if bool(broken.any()):  # by index: a product with NaN has the gradient NaN wherever it stands
-        spoil = spoil.index_put((broken.nonzero()[:, 0],), flat[broken].flatten(1).sum(1) * math.nan)
+        cause = flat.flatten(1).sum(1)
+        if extra is not None:  # clean ones that all items share are not spoilt by one of them
+            cause = cause + torch.where(broken if len(given) == len(flat) else bad, given.flatten(1).sum(1), 0.0)
+        spoil = spoil.index_put((broken.nonzero()[:, 0],), cause[broken] * math.nan)
     return Problem(clean, extra, batch, unary.dtype, broken, spoil)

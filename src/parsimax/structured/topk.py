@@ -90,7 +90,13 @@ def _listed(scores: Scores, structure: Structure, mapping: Callable[[Tensor], Te
                 "need no list"
             )
         codes, there = codes[:, :count], there[:, :count]
-    p = mapping(score_matrix(structure, problem, codes, there))
+    theta = score_matrix(structure, problem, codes, there)
+    p = mapping(theta)
+    if not isinstance(p, Tensor) or p.shape != theta.shape:
+        given = tuple(p.shape) if isinstance(p, Tensor) else type(p).__name__
+        raise ValueError(
+            f"Marginal: the mapping gives a probability for each score, {tuple(theta.shape)} here, got {given}"
+        )
     keep = (p.detach() > 0) | _first_of(problem.broken, there)
     item, rank = keep.nonzero(as_tuple=True)
     zero = torch.zeros(problem.items, dtype=torch.float64, device=p.device)
@@ -104,8 +110,10 @@ def _first_of(broken: Tensor, keep: Tensor) -> Tensor:
 
 
 def best_codes(structure: Structure, problem: Problem, k: int, scores: Scores) -> tuple[Tensor, Tensor]:
+    """(codes (items, k or fewer, …), whether there are so many) of the k best structures, best first."""
+    k = min(k, structure.bound(problem))
     if isinstance(structure, OneOf):
-        value, index = problem.unary.detach().topk(min(k, problem.unary.shape[-1]), dim=-1)
+        value, index = problem.unary.detach().topk(k, dim=-1)
         return index, value > -math.inf
     codes, there = kbest(structure, problem, k, kernels_serve("structured_topk", structure, scores))
     codes = structure.opened(codes, problem)
