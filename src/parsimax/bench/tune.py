@@ -33,6 +33,8 @@ SCORES = {
     "backward": (4, 8, 16, 32),
 }
 TILES = (1024, 2048, 4096, 8192)
+CLUSTERS = (1, 2, 4, 8)  # programs that hold a row together, on GPUs of NVIDIA from this version on
+CLUSTERED = 9
 # Of attention, the built-in ones among them. Each choice is three kernels to compile, which takes longest.
 BLOCKS = [(m, n) for m in (32, 16, 64, 128) for n in (32, 16, 64)]
 LAUNCHES = [(warps, stages) for warps in (4, 8) for stages in (1, 2, 3)]
@@ -40,6 +42,7 @@ BEST = 2  # so many blocks are tried with every launch
 RUNS = 7  # of each choice
 NUMBERS, LONG = 1 << 25, 100_000  # scores at a time, and in a row that goes by tiles whatever is chosen
 FEW = 64  # rows that are compared with the formula
+NEAR = {2: 2e-2, 4: 1e-4}  # how near they must be, by the bytes of a number
 THREADS_TRIED = 16  # in the interpreter: rows of 64 are as long there as rows of 4096 on a GPU
 Run = Callable[[list[Tensor]], Tensor]
 Blocks = tuple[int, int, int, int]  # queries, keys, warps, stages
@@ -88,24 +91,38 @@ def milliseconds_of(call: Run, inputs: list[Tensor], way: str) -> float:
     return statistics.median(milliseconds(run, device) for _ in range(runs))
 
 
-def off_by(call: Run, inputs: list[Tensor], true: Tensor) -> float:
-    return (call(inputs)[:FEW].detach().cpu().double() - true).abs().max().item()
+def answers(call: Run, inputs: list[Tensor], way: str) -> list[Tensor]:
+    """What a call gives, and its gradients unless it goes forward alone, of a few rows."""
+    out = call(inputs)
+    found = [out]
+    if way != "forward":
+        g = torch.linspace(-1, 1, out.shape[-1], dtype=out.dtype, device=out.device)
+        found += torch.autograd.grad(out, inputs, g.expand_as(out))
+    return [each[:FEW].detach().cpu().double() for each in found]
 
 
-def tried(name: str, call: Run, inputs: list[Tensor], way: str, true: Tensor) -> float:
+def truth(call: Run, inputs: list[Tensor], way: str) -> list[Tensor]:
+    """The same by the formulas in float64."""
+    with parsimax.use_kernels("torch"):
+        return answers(call, [t.detach()[:FEW].cpu().double().requires_grad_() for t in inputs], way)
+
+
+def off_by(call: Run, inputs: list[Tensor], way: str, true: list[Tensor]) -> float:
+    """The largest error; of what is larger than 1 anywhere, as a share of its largest."""
+    pairs = zip(answers(call, inputs, way), true, strict=True)
+    return max((ours - exact).abs().max().item() / max(1.0, exact.abs().max().item()) for ours, exact in pairs)
+
+
+def tried(name: str, call: Run, inputs: list[Tensor], way: str, true: list[Tensor]) -> float:
     """The time of what is put into the table; infinite if it does not work, or is wrong."""
+    near = NEAR[inputs[0].element_size()]
     try:
-        off, time = off_by(call, inputs, true), milliseconds_of(call, inputs, way)
+        off, time = off_by(call, inputs, way, true), milliseconds_of(call, inputs, way)
     except Exception as error:  # too many registers, too much shared memory: whatever Triton says of it
         print(f"  {name}: {type(error).__name__}")
         return math.inf
-    print(f"  {name}: {time:.3f} ms" + ("" if off < 2e-2 else f", wrong by {off:.1e}"), flush=True)
-    return time if off < 2e-2 else math.inf
-
-
-def truth(call: Run, inputs: list[Tensor]) -> Tensor:
-    with parsimax.use_kernels("torch"):
-        return call([t.detach()[:FEW].cpu().double() for t in inputs]).detach()
+    print(f"  {name}: {time:.3f} ms" + ("" if off < near else f", wrong by {off:.1e}"), flush=True)
+    return time if off < near else math.inf
 
 
 def best_of(times: dict[Any, list[float]]) -> Any:
@@ -131,12 +148,13 @@ def fastest_rows(
         inputs = [(2 * torch.randn(rows, n)).to(device).requires_grad_()]
         if call in (_entmax, _loss):
             inputs.append(torch.full((rows, 1), 1.3, device=device).requires_grad_())
-        true, known = truth(call, inputs), dict[launch.Rows, float]()
+        true, known = truth(call, inputs, way), dict[launch.Rows, float]()
         for choice in choices:
             table[kind] = choice
             same = launch.rows(n, kind)
             if same not in known:
                 words = "held" if same.one else f"by tiles of {same.B}"
+                words += f" by {same.cluster} programs" if same.cluster > 1 else ""
                 known[same] = tried(f"{choice} ({words}, {same.warps} warps)", call, inputs, way, true)
             times[choice].append(known[same])
     found = best_of(times)
@@ -144,26 +162,43 @@ def fastest_rows(
     return table[kind]
 
 
+def clustered(device: torch.device) -> bool:
+    """Whether programs of this GPU can reduce together."""
+    if device.type != "cuda" or torch.version.hip:
+        return False
+    return torch.cuda.get_device_capability(device)[0] >= CLUSTERED
+
+
 def rows_table(found: Found, keep: Callable[[], None], device: torch.device, tiny: bool) -> None:
     from ..kernels.triton import launch
 
-    threads = launch.THREADS
-    launch.THREADS = THREADS_TRIED if tiny else threads
+    threads, part = launch.THREADS, launch.PART
+    if tiny:
+        launch.THREADS, launch.PART = THREADS_TRIED, THREADS_TRIED * 16
     try:
         for kind, choices in SCORES.items():
             some, tiles = (choices[1:3], TILES[:2]) if tiny else (choices, TILES)
             long = max(SCORES[kind]) * launch.THREADS + 1 if tiny else LONG
-            # As long as each choice can just hold, where it and the one before it differ.
-            lengths = [choice * launch.THREADS for choice in some]
-            parts = (("tile", launch.TILE, tiles, [long]), ("scores", launch.SCORES, some, lengths))
-            for part, table, of_part, at in parts:
+            clusters = CLUSTERS[:2] if tiny else CLUSTERS if clustered(device) else ()
+            launch.CLUSTER[kind] = 1
+
+            def decide(
+                part: str, table: dict[str, int], of_part: Sequence[int], lengths: Iterable[int], kind: str = kind
+            ) -> None:
                 if kind in found[part]:
                     table[kind] = found[part][kind]
                 else:
-                    found[part][kind] = fastest_rows(kind, table, of_part, at, device, tiny)
+                    found[part][kind] = fastest_rows(kind, table, of_part, lengths, device, tiny)
                     keep()
+
+            decide("tile", launch.TILE, tiles, [long])
+            # As long as each choice can just hold, where it and the one before it differ.
+            decide("scores", launch.SCORES, some, [choice * launch.THREADS for choice in some])
+            if clusters:
+                held = [launch.longest(kind, choice) for choice in clusters]
+                decide("cluster", launch.CLUSTER, clusters, sorted({*held} - {held[0]}))
     finally:
-        launch.THREADS = threads
+        launch.THREADS, launch.PART = threads, part
 
 
 def fastest_blocks(usual: Sequence[int], time_of: Callable[[Blocks], float], tiny: bool) -> Blocks | None:
@@ -197,9 +232,11 @@ def attention_table(found: Found, keep: Callable[[], None], device: torch.device
                     q, k, v = qkv
                     return parsimax.entmax_attention(q, k, v, alpha=alpha, is_causal=True)
 
-                true = truth(attend, qkv)
+                true = truth(attend, qkv, "both")
 
-                def time_of(choice: Blocks, key: str = key, qkv: list[Tensor] = qkv, true: Tensor = true) -> float:
+                def time_of(
+                    choice: Blocks, key: str = key, qkv: list[Tensor] = qkv, true: list[Tensor] = true
+                ) -> float:
                     measured[key] = list(choice)
                     return tried(str(choice), attend, qkv, "both", true)
 
@@ -215,7 +252,7 @@ def begun(part: Path) -> Found:
     """What a run that was stopped has found."""
     from ..kernels.triton import table
 
-    empty: Found = {"tile": {}, "scores": {}, "attention": {}}
+    empty: Found = {"tile": {}, "scores": {}, "cluster": {}, "attention": {}}
     if not part.exists():
         return empty
     try:
@@ -258,5 +295,5 @@ def run(options: Namespace) -> int:
     attention_table(found, keep, device, tiny)
     keep()
     part.replace(out)
-    print(f"written to {out}")
+    print(f"written to {out}; `parsimax selftest` checks the kernels as they are launched with it")
     return 0

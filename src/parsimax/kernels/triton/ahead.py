@@ -9,16 +9,14 @@ combination of options too, which takes hours. It needs no GPU.
 from __future__ import annotations
 
 import argparse
-import os
+import contextlib
+import io
 import re
-import subprocess
 import sys
-import tempfile
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from multiprocessing import get_context
-from pathlib import Path
 from typing import Any
 
 TARGETS: dict[str, tuple[str, Any, int]] = {
@@ -27,6 +25,7 @@ TARGETS: dict[str, tuple[str, Any, int]] = {
     "sm_100": ("cuda", 100, 32),
     "gfx942": ("hip", "gfx942", 64),
 }
+CLUSTERED = ("sm_90", "sm_100")  # several programs can hold a row together
 SHARED = {"sm_80": 163, "sm_90": 227, "sm_100": 227, "gfx942": 64}  # KB that a program can have
 ALLOWED = 256  # bytes of spills a thread: scalars that do not fit; a tile that spills costs kilobytes
 SIZES = ("H", "KVH", "L", "S")  # integers with capital letters; other capitals are pointers
@@ -50,6 +49,7 @@ class Job:
     fusion: bool = False
     integers: str = "i32"
     numbers: tuple[str, ...] = ()  # arguments that are float32
+    cluster: int = 1  # programs that hold a row together
     lanes: int | None = 32  # of a warp, if the launch reckons with threads: then warps of 64 are half as many
     common: bool = field(default=False, compare=False)  # among the most used
 
@@ -58,8 +58,11 @@ class Job:
         """To compile."""
         from .device import steps
 
-        some = self.name in QUICK and (self.constants["ONE"] or self.name.endswith("backward"))
+        some = self.cluster == 1 and self.name in QUICK and (self.constants["ONE"] or self.name.endswith("backward"))
         return some and self.constants.get("KIND") != steps.ANY.value
+
+    def fits(self, arch: str) -> bool:
+        return self.cluster == 1 or arch in CLUSTERED
 
     @property
     def name(self) -> str:
@@ -82,6 +85,25 @@ class Usage:
 
 def compiled(job: Job, arch: str) -> Usage:
     """Compile, and read what the assembler says."""
+    made, said = _made(job, arch)
+    shared = made.metadata.shared
+    if TARGETS[arch][0] == "hip":
+        text = made.asm["amdgcn"]
+        found = {k: int(v) for k, v in re.findall(r"\.(vgpr_count|vgpr_spill_count):\s+(\d+)", text)}
+        return Usage(found["vgpr_count"], 4 * found["vgpr_spill_count"], shared)
+    registers = [int(x) for x in re.findall(r"Used (\d+) registers", said)]
+    assert registers, f"ptxas said nothing of registers: {said!r}"
+    return Usage(max(registers), max(int(x) for x in re.findall(r"(\d+) bytes spill stores", said)), shared)
+
+
+def assembly(job: Job, arch: str) -> str:
+    """The PTX of a kernel for NVIDIA's GPUs."""
+    text: str = _made(job, arch)[0].asm["ptx"]
+    return text
+
+
+def _made(job: Job, arch: str) -> tuple[Any, str]:
+    """The compiled kernel, and what the assembler said."""
     import triton
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
@@ -105,39 +127,15 @@ def compiled(job: Job, arch: str) -> Usage:
     options = {"num_warps": warps, "num_stages": job.stages, "enable_fp_fusion": job.fusion}
     if TARGETS[arch][0] == "hip" and job.stages > 1:
         options["matrix_instr_nonkdim"] = 16
-    with triton.knobs.compilation.scope():
+    if job.cluster > 1:
+        options["num_ctas"] = job.cluster
+    log = io.StringIO()
+    with triton.knobs.compilation.scope(), triton.knobs.nvidia.scope(), contextlib.redirect_stdout(log):
         triton.knobs.compilation.disable_line_info = True  # nobody reads it, and it takes time
+        triton.knobs.compilation.always_compile = True  # what is taken from the cache says nothing
+        triton.knobs.nvidia.dump_ptxas_log = True
         made = triton.compile(source, target=GPUTarget(*TARGETS[arch]), options=options)
-    shared = made.metadata.shared
-    if TARGETS[arch][0] == "hip":
-        text = made.asm["amdgcn"]
-        found = {k: int(v) for k, v in re.findall(r"\.(vgpr_count|vgpr_spill_count):\s+(\d+)", text)}
-        return Usage(found["vgpr_count"], 4 * found["vgpr_spill_count"], shared)
-    return Usage(*_assembled(made.asm["ptx"], made.asm["cubin"], TARGETS[arch][1]), shared)
-
-
-def _assembled(ptx: str, cubin: bytes, version: int) -> tuple[int, int]:
-    """Registers and spilled bytes. The frame that cuobjdump shows counts calls too; what is spilled, ptxas says."""
-    import triton.backends.nvidia as nvidia
-
-    tools = Path(next(iter(nvidia.__path__))) / "bin"
-    with tempfile.TemporaryDirectory() as folder:
-        binary, text = Path(folder, "kernel.cubin"), Path(folder, "kernel.ptx")
-        binary.write_bytes(cubin)
-        text.write_text(ptx)
-        said = subprocess.run([tools / "cuobjdump", "-res-usage", binary], capture_output=True, text=True).stdout
-        usage = re.search(r"REG:(\d+) STACK:(\d+)", said)
-        target = re.search(r"\.target (sm_\w+)", ptx)
-        assert usage is not None and target is not None, said
-        if usage.group(2) == "0":
-            return int(usage.group(1)), 0
-        for tool in ("ptxas-blackwell", "ptxas") if version >= 90 else ("ptxas", "ptxas-blackwell"):
-            command: list[str | Path] = [tools / tool, "-v", f"-arch={target.group(1)}", text, "-o", os.devnull]
-            ran = subprocess.run(command, capture_output=True, text=True)
-            if ran.returncode == 0:
-                spilled = [int(x) for x in re.findall(r"(\d+) bytes spill stores", ran.stderr)]
-                return int(usage.group(1)), max(spilled, default=0)
-    return int(usage.group(1)), int(usage.group(2))
+    return made, log.getvalue()
 
 
 def jobs() -> list[Job]:
@@ -146,7 +144,7 @@ def jobs() -> list[Job]:
 
     found: dict[str, Job] = {}
     for job in (*ahead_rows.jobs(), *ahead_losses.jobs(), *ahead_attention.jobs()):
-        code = repr((job.name, job.pointers, job.constants, job.warps, job.stages))
+        code = repr((job.name, job.pointers, job.constants, job.warps, job.stages, job.cluster))
         first = found.setdefault(code, job)
         found[code] = replace(first, common=first.common or job.common)
     return list(found.values())
@@ -154,7 +152,7 @@ def jobs() -> list[Job]:
 
 def options(job: Job) -> set[tuple[str, Any]]:
     """What its code is made with, each by itself; the type of its scores is among the pointers."""
-    return {*job.constants.items(), *job.pointers.items(), ("warps", job.warps)}
+    return {*job.constants.items(), *job.pointers.items(), ("warps", job.warps), ("cluster", job.cluster)}
 
 
 @lru_cache
@@ -188,7 +186,8 @@ def selection(arch: str) -> list[Job]:
     number = [*TARGETS].index(arch)
     common = [job for job in sweep() if job.common]
     quick = [job for job in sweep() if job.quick and not job.common]
-    return [*(common if arch == "sm_90" else common[number::9]), *quick[number % 3 :: 3]]
+    some = common if arch == "sm_90" else common[number::9]
+    return [*(job for job in some if job.fits(arch)), *quick[number % 3 :: 3]]
 
 
 def usage_of(number: int, arch: str) -> Usage:
@@ -226,9 +225,9 @@ def main() -> int:
     ]
     failed = 0
     with ProcessPoolExecutor(chosen.processes, get_context("spawn")) as pool:
-        found = [[pool.submit(usage_of, i, arch) for arch in chosen.arch] for i, _ in some]
+        found = [{arch: pool.submit(usage_of, i, arch) for arch in chosen.arch if job.fits(arch)} for i, job in some]
         for (_, job), usages in zip(some, found, strict=True):
-            cells = [cell(usage.result(), arch) for usage, arch in zip(usages, chosen.arch, strict=True)]
+            cells = [cell(usages[arch].result(), arch) if arch in usages else "–" for arch in chosen.arch]
             failed += any(words.startswith("**") for words in cells)
             print(f"| {' | '.join((job.name, job.case, str(job.warps), *cells))} |", flush=True)
     return 1 if failed else 0

@@ -16,22 +16,35 @@ from . import interpreter, table
 THREADS = 1024  # at most, of a program
 LANES = 64 if torch.version.hip else 32  # of a warp
 LIGHT, HEAVY, ORDERED, HEAVIEST, BACKWARD = "light", "heavy", "ordered", "heaviest", "backward"
-# Scores that a thread can hold, by what is done with them, and columns at once of a row that is not held. Heavy are
-# powers of any α, heaviest those and their slopes by α, and powers in float64.
+# Scores that each of so many threads can hold, by what is done with them, and columns at once of a row that is not
+# held. Heavy are powers of any α and gradients that need the scores themselves, heaviest powers with their slopes by α,
+# or in float64: what a thread needs for a power spills unless half as many threads hold twice the scores each, with
+# twice the registers.
 SCORES = {LIGHT: 16, HEAVY: 8, ORDERED: 16, HEAVIEST: 4, BACKWARD: 32}
+POWERS = (HEAVY, HEAVIEST)
 TILE = {LIGHT: 4096, HEAVY: 2048, ORDERED: 4096, HEAVIEST: 2048, BACKWARD: 4096}
+# Programs that may hold a row together, each a part of it: GPUs of NVIDIA from sm_90 on let them reduce over the shared
+# memory of all. That cannot be run here, so it is on only where ``parsimax tune`` found it right, and faster.
+CLUSTER = dict.fromkeys(SCORES, 1)
+MOST = 8  # that every such GPU takes
+TOGETHER, PART = 512, 8192  # threads of each of them, and scores: half as many threads have twice the registers
 MEASURED = table.read()
 SCORES |= MEASURED.get("scores", {})
 TILE |= MEASURED.get("tile", {})
+CLUSTER |= MEASURED.get("cluster", {})
 
 
 class Rows(NamedTuple):
-    """R rows of up to B scores a program; ``one``: they are held on chip, else R is 1 and the row goes by tiles."""
+    """R rows of up to B scores a program; ``one``: they are held on chip, else R is 1 and the row goes by tiles.
+
+    A row that one program cannot hold may be held by a ``cluster`` of them.
+    """
 
     R: int
     B: int
     one: bool
     warps: int
+    cluster: int = 1
 
 
 def power(n: int) -> int:
@@ -39,23 +52,34 @@ def power(n: int) -> int:
     return max(16, 1 << (n - 1).bit_length())
 
 
-def longest(kind: str) -> int:
-    """The longest row that is held."""
-    return SCORES[kind] * THREADS
+def part(kind: str) -> int:
+    """Scores that each of several programs holds at most."""
+    return min(PART, SCORES[kind] * THREADS)
 
 
-def rows(n: int, kind: str, lanes: int = LANES) -> Rows:
-    """For rows of ``n`` scores, by warps of so many ``lanes``."""
+def longest(kind: str, cluster: int | None = None) -> int:
+    """The longest row that is held, by up to so many programs."""
+    return max(SCORES[kind] * THREADS, part(kind) * (cluster or CLUSTER[kind]))
+
+
+def rows(n: int, kind: str, lanes: int = LANES, cluster: int | None = None) -> Rows:
+    """For rows of ``n`` scores, by warps of so many ``lanes`` and up to ``cluster`` programs, if not as the table says.
+
+    Kernels that number what they find take 1: Triton has no scan over several programs.
+    """
     B = power(n)
-    if longest(kind) < B:
+    if longest(kind, cluster) < B:
         return Rows(1, TILE[kind], False, 256 // lanes)
+    if SCORES[kind] * THREADS < B:
+        return Rows(1, B, True, TOGETHER // lanes, B // part(kind))
     if interpreter.ON:
         return Rows(max(1, min(32, 8192 // B)), B, True, 1)
     R = max(1, 512 // B)
     each = min(SCORES[kind], 8)
     if each * THREADS < R * B:
         each = SCORES[kind]
-    return Rows(R, B, True, max(1, min(THREADS // lanes, R * B // (each * lanes))))
+    most = THREADS // 2 if kind in POWERS else THREADS
+    return Rows(R, B, True, max(1, min(most // lanes, R * B // (each * lanes))))
 
 
 def precision(dim: int, hip: bool = bool(torch.version.hip)) -> str:

@@ -19,7 +19,10 @@ KINDS = {2.0: steps.SPARSEMAX, 1.5: steps.ENTMAX15, 1.0: steps.SOFTMAX, math.inf
 def options(table: launch.Rows) -> dict[str, Any]:
     """What a launch needs. Sums and products are fused only where a kernel says so: their bits do not depend on it."""
     shape = {"R": table.R, "B": table.B, "ONE": table.one}
-    return shape if interpreter.ON else {**shape, "num_warps": table.warps, "num_stages": 1, "enable_fp_fusion": False}
+    if interpreter.ON:
+        return shape
+    together = {"num_ctas": table.cluster} if table.cluster > 1 else {}
+    return {**shape, "num_warps": table.warps, "num_stages": 1, "enable_fp_fusion": False, **together}
 
 
 def flat(x: Tensor) -> Tensor:
@@ -58,7 +61,7 @@ def _forward(
     if count == 0 or n == 0:
         return
     memory, stride, kind = alpha_of(alpha, value, x)
-    table = launch.rows(n, effort(kind))
+    table = launch.rows(n, effort(kind), cluster=1 if write == 2 else None)
     grid = (-(-count // table.R),)
     entmax.forward[grid](
         rows, memory, p, *more, rows.stride(0), stride, count, n, cap, KIND=kind, WRITE=write, **options(table)
@@ -124,16 +127,18 @@ def entmax_learned_bwd(
     return _backward(x, g, alpha, 0.0, state, need)
 
 
-def spread(x: Tensor, effort: str = launch.ORDERED) -> tuple[Tensor, int, int, tuple[int], dict[str, Any]]:
+def spread(
+    x: Tensor, effort: str = launch.ORDERED, cluster: int | None = None
+) -> tuple[Tensor, int, int, tuple[int], dict[str, Any]]:
     """(rows, their number, their length, the grid, options) of a launch."""
     rows = flat(x)
     count, n = rows.shape
-    table = launch.rows(n, effort)
+    table = launch.rows(n, effort, cluster=cluster)
     return rows, count, n, (-(-count // table.R),), options(table)
 
 
 def topk_sparsemax_fwd(x: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    rows, count, n, grid, more = spread(x)
+    rows, count, n, grid, more = spread(x, cluster=1)
     p = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     certain = torch.empty(count, dtype=torch.bool, device=x.device)
     if x.numel():
@@ -177,7 +182,7 @@ def rsoftmax_keep(x: Tensor, rate: Tensor | None, value: float) -> tuple[Tensor,
 def rsoftmax_bwd(
     x: Tensor, g: Tensor, rate: Tensor | None, value: float, cuts: Tensor | None, need: bool
 ) -> tuple[Tensor, Tensor]:
-    rows, count, n, grid, more = spread(x)
+    rows, count, n, grid, more = spread(x, launch.HEAVY)
     memory, stride = per_row(rate, value, x)
     g = flat(g)
     dx = torch.empty(x.shape, dtype=x.dtype, device=x.device)

@@ -33,7 +33,7 @@ def tsoftmax_fwd(x: Tensor, t: Tensor | None, value: float) -> Tensor:
 
 
 def tsoftmax_bwd(x: Tensor, g: Tensor, t: Tensor | None, value: float, need: bool) -> tuple[Tensor, Tensor]:
-    rows, count, n, grid, more = spread(x)
+    rows, count, n, grid, more = spread(x, launch.HEAVY)
     memory, stride = per_row(t, value, x)
     g = flat(g)
     dx, change = _results(x, count, need)

@@ -13,7 +13,7 @@ import torch
 VARIABLE = "PARSIMAX_TRITON_TABLE"  # names another file
 KINDS = ("light", "heavy", "ordered", "heaviest", "backward")
 # The least and the most: a tensor of Triton has up to 2^20 numbers, a program up to 1024 threads.
-LIMITS = {"scores": (1, 1024), "tile": (16, 1 << 20)}
+LIMITS = {"scores": (1, 1024), "tile": (16, 1 << 20), "cluster": (1, 8)}
 BLOCKS = {"BM": (16, 1024), "BN": (16, 1024), "warps": (1, 32), "stages": (1, 8)}  # of attention
 
 
