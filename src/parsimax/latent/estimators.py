@@ -8,7 +8,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..engine.arguments import is_number
 from ..structured import Bits, OneOf, OneOfEach, Structure, sparsemap, topk
 from ..structured.sparsemap import _count
 from ..structured.structure import LabelStructure, Scores
@@ -144,7 +143,7 @@ class Gumbel(Method):
 
     def __init__(self, temperature: float = 1.0, *, hard: bool = False) -> None:
         super().__init__()
-        if not is_number(temperature) or not 0 < temperature < math.inf:
+        if not isinstance(temperature, int | float) or not 0 < temperature < math.inf:
             raise ValueError(f"Gumbel: temperature is a finite number above 0, got {temperature!r}")
         if not isinstance(hard, bool):
             raise TypeError(f"Gumbel: hard is True or False, got {hard!r}")
