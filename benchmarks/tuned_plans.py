@@ -282,7 +282,13 @@ PLANS = {
         "train.eval_every=300",
     ),
     "bits128": latent(
-        "bitvae", "bits128", bit_vectors(128), (0.002,), "train.batch=16", "train.steps=800", "train.eval_every=200"
+        "bitvae",
+        "bits128",
+        bit_vectors(128),
+        (0.002, 0.005),
+        "train.batch=16",
+        "train.steps=800",
+        "train.eval_every=200",
     ),
     "mlqe": post_editors(),
     "inflection": Plan(

@@ -98,7 +98,8 @@ def _ragged(
     Breaks that tie move as one, by their mean: each by itself would open a step whose structure nobody has evaluated,
     so the others would answer for its loss, and even a constant loss would have a gradient.
     """
-    ends = torch.nn.functional.pad(torch.nn.functional.pad(breaks, (0, 1), value=1.0), (1, 0))
+    whole = breaks.new_ones(len(breaks), 1)
+    ends = torch.cat([whole - 1, breaks, whole], 1)
     fixed = ends.detach()
     apart = fixed.diff(dim=-1) > TIE[fixed.dtype] * total
     if bool((~apart & (fixed[:, 1:] > 0) & (fixed[:, :-1] < 1)).any()):
