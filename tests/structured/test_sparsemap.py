@@ -415,6 +415,12 @@ def test_limits_hold_however_many_bits_tie():
     assert structure.holds(found.structures).all() and found.probabilities.sum() == pytest.approx(1)
 
 
+@pytest.mark.parametrize("structure", [st.Bits(), st.Bits(at_most=0)], ids=str)
+def test_no_bits_are_one_structure(structure):
+    found = sparsemap(torch.zeros(2, 0), structure)
+    assert found.counts.tolist() == [1, 1] and found.probabilities.tolist() == [1, 1]
+
+
 def test_tiny_marginals_are_not_lost():
     scores = (-1 + torch.tensor([[2e-10, 4e-10, 6e-10]]).double()).requires_grad_()
     found = sparsemap(scores, st.Bits(at_most=2))

@@ -144,7 +144,7 @@ def systematic(u: Tensor, possible: Tensor) -> Ragged:
     ends = line.detach()
     breaks = torch.where(fractional, line - ends.floor(), 0.0).sort(-1).values
     starts = torch.nn.functional.pad(ends, (1, 0))[:, :-1]
-    item, _, middle, weights, counts = _ragged(breaks, possible, ends[:, -1:].clamp(min=1))
+    item, _, middle, weights, counts = _ragged(breaks, possible, fixed.sum(-1, keepdim=True).clamp(min=1))
     at = middle[:, None]
     on = (ends[item] - at).floor() > (starts[item] - at).floor()
     return torch.where(fractional[item], on, fixed[item] >= 1), weights, counts
