@@ -385,12 +385,15 @@ TIED = {  # rules in closed form, and scores that tie in them
     "staircase": (st.Bits(), lambda x: x),
     "systematic": (st.Bits(at_most=12), lambda x: x),
     "between": (st.Bits(10, 15), lambda x: x),
+    "no limit met": (st.Bits(at_most=40), lambda x: x),
     "exactly": (st.Bits(12, 12), lambda x: x),
     "quantile": (st.OneOfEach(), lambda x: x.unflatten(-1, (10, -1))),
 }
 
 
-@pytest.mark.parametrize("values", [(0.0,), (0.1,), (-0.3, 0.2), (0.1, 0.2, 0.3), (1 / 3, -1 / 3, 5.0)], ids=str)
+@pytest.mark.parametrize(
+    "values", [(0.0,), (0.1,), (-0.3, 0.2), (0.1, 0.2, 0.3), (1 / 3, -1 / 3, 5.0), (1.0, 0.3), (-1.0, 0.3)], ids=str
+)
 @pytest.mark.parametrize("name", TIED)
 def test_ties_in_closed_form(name, values):
     """No structure twice, none of rounding alone, and no gradient of a constant loss; equal bits move alike."""
@@ -406,7 +409,8 @@ def test_ties_in_closed_form(name, values):
     if name == "staircase":
         (gradient,) = torch.autograd.grad(found.expectation(found.structures.sum(-1)).sum(), scores)
         (own,) = torch.autograd.grad(sparsemap(scores, structure).marginals.sum(), scores)
-        torch.testing.assert_close(gradient, own, rtol=0, atol=1e-12)
+        inside = (found.marginals > 0) & (found.marginals < 1)  # at 0 and 1 there is a kink
+        torch.testing.assert_close(gradient[inside], own[inside], rtol=0, atol=1e-12)
 
 
 def test_limits_hold_however_many_bits_tie():

@@ -57,8 +57,8 @@ def _entmax(inputs: list[Tensor]) -> Tensor:
     return parsimax.entmax(inputs[0], inputs[1])
 
 
-def _rsoftmax(inputs: list[Tensor]) -> Tensor:
-    return parsimax.rsoftmax(inputs[0], 0.4)
+def _budget(inputs: list[Tensor]) -> Tensor:
+    return parsimax.budget_sparsemax(inputs[0], 3.0)
 
 
 def _loss(inputs: list[Tensor]) -> Tensor:
@@ -70,7 +70,7 @@ def _loss(inputs: list[Tensor]) -> Tensor:
 CALLS: dict[str, tuple[Run, str]] = {
     "light": (_entmax15, "forward"),
     "heavy": (_entmax, "both"),
-    "ordered": (_rsoftmax, "both"),
+    "ordered": (_budget, "both"),
     "heaviest": (_loss, "forward"),
     "backward": (_entmax15, "backward"),
 }

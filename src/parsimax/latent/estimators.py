@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from numbers import Real
 
 import torch
 from torch import Tensor, nn
@@ -143,7 +144,8 @@ class Gumbel(Method):
 
     def __init__(self, temperature: float = 1.0, *, hard: bool = False) -> None:
         super().__init__()
-        if not isinstance(temperature, int | float) or not 0 < temperature < math.inf:
+        given: object = temperature
+        if not isinstance(given, Real) or isinstance(given, bool) or not 0 < temperature < math.inf:
             raise ValueError(f"Gumbel: temperature is a finite number above 0, got {temperature!r}")
         if not isinstance(hard, bool):
             raise TypeError(f"Gumbel: hard is True or False, got {hard!r}")

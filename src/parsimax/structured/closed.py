@@ -101,6 +101,7 @@ def _ragged(
     whole = breaks.new_ones(len(breaks), 1)
     ends = torch.cat([whole - 1, breaks, whole], 1)
     fixed = ends.detach()
+    ends = torch.where((fixed > 0) & (fixed < 1), ends, fixed)  # what is at 0 or 1 has no step before or after it
     apart = fixed.diff(dim=-1) > TIE[fixed.dtype] * total
     if bool((~apart & (fixed[:, 1:] > 0) & (fixed[:, :-1] < 1)).any()):
         ends = _merged(ends, torch.nn.functional.pad(apart.cumsum(-1), (1, 0)))

@@ -63,7 +63,7 @@ def sparsemap_loss(
     where = "sparsemap_loss"
     _check_structure(structure, where)
     _check_options(cost, reduction, where)
-    unary, *extra = scores if isinstance(scores, tuple) else (scores,)
+    unary, *extra = scores if isinstance(scores, tuple | list) else (scores,)
     problem = structure.problem(scores, where)
     codes = _codes_of(structure, problem, target, where)
     parts = structure.incidence(codes, problem).view(problem.unary.shape)
