@@ -5,8 +5,11 @@ from collections import Counter
 import pytest
 import torch
 
+from amx import avoid_broken_amx
 from cases import WHOLE
 from parsimax.kernels import backends, dispatch, library
+
+avoid_broken_amx()
 
 # pytest-xdist already uses the cores; threads inside each worker would only fight over them.
 torch.set_num_threads(1)
