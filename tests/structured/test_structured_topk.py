@@ -41,6 +41,27 @@ def test_the_k_best_are_those_of_the_list(name, step, kernels):
 
 
 @both_ways
+@pytest.mark.parametrize("n", [19, 20, 41, 128])
+@pytest.mark.parametrize("forbidden", ["none", "few", "most"])
+def test_the_k_best_of_many_bits(n, forbidden, kernels):
+    """They differ from the best in no bit but the k with the least scores: all sets of these are listed."""
+    k, scores = 10, rounded(normal(6, n), 0.25)  # with ties, and so many zeros
+    if forbidden != "none":
+        scores[
+            :, torch.randperm(n, generator=torch.Generator().manual_seed(0))[: n // 6 if forbidden == "few" else n - 4]
+        ] = -math.inf
+    found = st.topk(scores * 1e-4, st.Bits(), k)
+    for item, row in enumerate(scores):
+        cost = row.abs()[row > -math.inf].sort().values[:k]
+        sets = torch.cartesian_prod(*[torch.tensor([0.0, 1.0])] * len(cost)).to(row)
+        best = row.clamp(min=0).sum() - (sets @ cost).sort().values[:k]
+        own = found.structures[found.example == item]
+        assert len({tuple(one) for one in own.tolist()}) == len(own) == len(best)
+        values = torch.where(own > 0, row, 0.0).sum(-1)
+        torch.testing.assert_close(values, best, rtol=0, atol=1e-9)
+
+
+@both_ways
 @pytest.mark.parametrize("name", TWINS)
 def test_the_certificate_is_right_in_both_directions(name, kernels):
     twin = TWINS[name]

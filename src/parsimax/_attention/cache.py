@@ -119,7 +119,8 @@ class KeyValueCache:
         """
         if self._key is None or self._value is None:
             return
-        self._key, self._value = (t[:, :, : self.length].index_select(0, index) for t in (self._key, self._value))
+        # With the room that is reserved: the next step writes there and copies nothing.
+        self._key, self._value = (t.index_select(0, index) for t in (self._key, self._value))
         if self._padding is not None:
             self._padding = self._padding.index_select(0, index)
 

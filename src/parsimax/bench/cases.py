@@ -253,12 +253,12 @@ def _structures() -> Iterator[Case]:
         name = f"sparsemap_{ours}/{'x'.join(map(str, shape))}"
         against = f"loop_{ours.removesuffix('_closed')}"
         yield Case(name, "structured", shape, f"sparsemap_{ours}", against, STRUCTURED_LIMIT, scale=1.0)
-    for ours in ("bits", "chain"):
-        shape = STRUCTURES[ours]
-        name = f"topk_{ours}/{'x'.join(map(str, shape))}"
-        yield Case(
-            name, "structured", shape, f"topk_{ours}", f"loop_topk_{ours}", STRUCTURED_LIMIT, scale=1.0, gradient=False
-        )
+    for kind in ("bits", "chain"):
+        shape = STRUCTURES[kind]
+        for ours in (f"topk_{kind}", f"kbest_{kind}"):  # the second: the kernel alone
+            name = f"{ours}/{'x'.join(map(str, shape))}"
+            limit = STRUCTURED_LIMIT
+            yield Case(name, "structured", shape, ours, f"loop_{ours}", limit, scale=1.0, gradient=False)
 
 
 def _graphs() -> Iterator[Case]:

@@ -124,6 +124,33 @@ def _structured(kind: str, *, k: int | None = None, loop: bool = False) -> Side:
     return Side(parsimax.use_kernels("torch")(call) if loop else call)
 
 
+BEST = 10  # structures that are looked for
+
+
+def _kbest(kind: str) -> tuple[Side, Side]:
+    """The scores of the best structures by the kernel alone; and of a few items, by the oracle in plain torch."""
+    structure = _structure(kind)[0]
+
+    def by_kernel(i: Inputs) -> Tensor:
+        scores = [each.detach().double() for each in i.leaves.values()]
+        transitions = scores[1] if len(scores) > 1 else None
+        values: Tensor = torch.ops.parsimax._kbest_structures(
+            scores[0], transitions, structure.kind, *structure.limits, BEST
+        )[1]
+        return values
+
+    def by_oracle(i: Inputs) -> Tensor:
+        scores = [each.detach()[:LOOPED].double() for each in i.leaves.values()]
+        problem = structure.problem(scores[0] if len(scores) == 1 else (scores[0], scores[1]), "bench")
+        found = []
+        for item in range(problem.items):
+            codes = torch.stack(structure.kbest(*problem.of(item), BEST))
+            found.append(structure.score(codes, torch.full((len(codes),), item), problem, problem.unary))
+        return torch.stack(found)
+
+    return Side(by_kernel, truth=by_oracle), Side(by_oracle)
+
+
 ISING_TOLERANCE = 1e-7  # on how far two steps of ADMM differ; marginals are then right to 1e-6
 
 
@@ -147,8 +174,10 @@ def _ising(*, loop: bool = False) -> Side:
 KINDS = ("bits", "bits_closed", "chain", "assignment", "tree")
 STRUCTURED = {f"sparsemap_{kind}": _structured(kind) for kind in KINDS}
 STRUCTURED |= {f"loop_{kind}": _structured(kind, loop=True) for kind in KINDS if kind != "bits_closed"}
-STRUCTURED |= {f"topk_{kind}": _structured(kind, k=10) for kind in ("bits", "chain")}
-STRUCTURED |= {f"loop_topk_{kind}": _structured(kind, k=10, loop=True) for kind in ("bits", "chain")}
+STRUCTURED |= {f"topk_{kind}": _structured(kind, k=BEST) for kind in ("bits", "chain")}
+STRUCTURED |= {f"loop_topk_{kind}": _structured(kind, k=BEST, loop=True) for kind in ("bits", "chain")}
+for _kind in ("bits", "chain"):
+    STRUCTURED[f"kbest_{_kind}"], STRUCTURED[f"loop_kbest_{_kind}"] = _kbest(_kind)
 STRUCTURED |= {"ising": _ising(), "loop_ising": _ising(loop=True)}
 OURS = {
     "sparsemax": Side(lambda i: parsimax.sparsemax(i["scores"], i.dim)),

@@ -8,6 +8,7 @@ marginals, and its gradient integrates to its change, which the choice of an act
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -90,10 +91,23 @@ def _clipped(s: Tensor, low: int, high: int) -> Tensor:
     return torch.where((total > high) | (total < low), budget_sparsemax(s, bound), u)
 
 
-def _ragged(
-    breaks: Tensor, possible: Tensor, total: Tensor | float = 1.0
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """(item, step, its middle, its length) of the steps between 0, sorted breaks and 1; and how many an item has.
+@dataclass(frozen=True)
+class Steps:
+    """Those between 0, sorted breaks and 1, of all items: where each is, how long, and how many an item has."""
+
+    item: Tensor
+    step: Tensor
+    ends: Tensor  # (items, breaks + 2)
+    lengths: Tensor
+    counts: Tensor
+
+    @property
+    def middle(self) -> Tensor:
+        return (self.ends[self.item, self.step] + self.ends[self.item, self.step + 1]) / 2
+
+
+def _steps(breaks: Tensor, possible: Tensor, total: Tensor | float = 1.0) -> Steps:
+    """The steps that sorted breaks leave, differentiable in length.
 
     Breaks that tie move as one, by their mean: each by itself would open a step whose structure nobody has evaluated,
     so the others would answer for its loss, and even a constant loss would have a gradient.
@@ -107,8 +121,7 @@ def _ragged(
         ends = _merged(ends, torch.nn.functional.pad(apart.cumsum(-1), (1, 0)))
     keep = apart & possible[:, None]
     item, step = keep.nonzero(as_tuple=True)
-    middle = (fixed[item, step] + fixed[item, step + 1]) / 2
-    return item, step, middle, ends[item, step + 1] - ends[item, step], keep.sum(-1)
+    return Steps(item, step, fixed, ends.diff(dim=-1)[item, step], keep.sum(-1))
 
 
 def _merged(ends: Tensor, run: Tensor) -> Tensor:
@@ -130,8 +143,8 @@ def staircase(u: Tensor, possible: Tensor) -> Ragged:
     exact = torch.float32 if u.shape[-1] < 2**24 else torch.float64  # the dtype of most scores: compared in place
     places = torch.arange(u.shape[-1], dtype=exact, device=u.device).expand_as(order)
     rank = torch.empty(order.shape, dtype=exact, device=u.device).scatter_(-1, order, places)
-    item, step, _, weights, counts = _ragged(1 - level, possible)
-    return rank.index_select(0, item).lt_(step[:, None].to(exact)), weights, counts
+    steps = _steps(1 - level, possible)
+    return rank.index_select(0, steps.item).lt_(steps.step[:, None].to(exact)), steps.lengths, steps.counts
 
 
 def systematic(u: Tensor, possible: Tensor) -> Ragged:
@@ -145,10 +158,10 @@ def systematic(u: Tensor, possible: Tensor) -> Ragged:
     ends = line.detach()
     breaks = torch.where(fractional, line - ends.floor(), 0.0).sort(-1).values
     starts = torch.nn.functional.pad(ends, (1, 0))[:, :-1]
-    item, _, middle, weights, counts = _ragged(breaks, possible, fixed.sum(-1, keepdim=True).clamp(min=1))
-    at = middle[:, None]
+    steps = _steps(breaks, possible, fixed.sum(-1, keepdim=True).clamp(min=1))
+    item, at = steps.item, steps.middle[:, None]
     on = (ends[item] - at).floor() > (starts[item] - at).floor()
-    return torch.where(fractional[item], on, fixed[item] >= 1), weights, counts
+    return torch.where(fractional[item], on, fixed[item] >= 1), steps.lengths, steps.counts
 
 
 def quantile(p: Tensor, possible: Tensor) -> Ragged:
@@ -158,12 +171,13 @@ def quantile(p: Tensor, possible: Tensor) -> Ragged:
     last = (p.detach() > 0).flip(-1).long().argmax(-1, keepdim=True)  # labels after the last that is possible
     inside = (fixed > 0) & (torch.arange(p.shape[-1] - 1, 0, -1, device=p.device) > last)
     breaks = torch.where(inside, edges, 0.0).flatten(1).sort(-1).values
-    item, _, middle, weights, counts = _ragged(breaks, possible)
-    passed = (fixed[item] < middle[:, None, None]) & inside[item]
+    steps = _steps(breaks, possible)
+    item = steps.item
+    passed = (fixed[item] < steps.middle[:, None, None]) & inside[item]
     first = (p.detach() > 0).long().argmax(-1)[item]
     # Labels of probability 0 lie on an edge that is another's: pass over them to the next that is possible.
     index = torch.where(passed, torch.arange(1, p.shape[-1], device=p.device), 0)
     base = torch.maximum(index.amax(-1) if index.shape[-1] else first, first)
     live = p.detach()[item] > 0
     choice = live & (torch.arange(p.shape[-1], device=p.device) >= base[..., None])
-    return choice.long().argmax(-1).int(), weights, counts
+    return choice.long().argmax(-1).int(), steps.lengths, steps.counts

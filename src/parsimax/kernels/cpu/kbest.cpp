@@ -1,5 +1,6 @@
 // The k best structures of each item, best first. An item with fewer has values -inf beyond them, one with NaN has NaN.
 #include <functional>
+#include <limits>
 #include <optional>
 #include <queue>
 #include <tuple>
@@ -23,6 +24,7 @@ struct Flips {
     bool added;
   };
   std::vector<int64_t> order;
+  std::vector<double> least;
   std::vector<Node> nodes;
   std::vector<std::pair<double, int64_t>> heap;
 
@@ -31,14 +33,25 @@ struct Flips {
     heap.push_back({node.cost, (int64_t)nodes.size() - 1});
     std::push_heap(heap.begin(), heap.end(), std::greater<>());
   }
+  // No flip dearer than this is among the k cheapest: each of k groups has one that is no dearer.
+  double most(const double* t, int64_t n, int64_t k) {
+    if (n < 2 * k) return std::numeric_limits<double>::max();
+    least.assign(k, INF);
+    for (int64_t i = 0; i + k <= n; i += k)
+      for (int64_t j = 0; j < k; j++) least[j] = std::min(least[j], std::abs(t[i + j]));
+    return std::min(*std::max_element(least.begin(), least.end()), std::numeric_limits<double>::max());
+  }
   void run(const Bits& bits, const double* t, int64_t k, uint64_t* codes, double* values) {
-    order.clear(), nodes.clear(), heap.clear();
+    nodes.clear(), heap.clear(), order.resize(bits.n + 1);
     std::fill_n(codes, bits.len, 0);
+    const double limit = most(t, bits.n, k);
     double top = 0;
-    for (int64_t i = 0; i < bits.n; i++) {
-      if (t[i] > 0) Bits::turn_on(codes, i), top += t[i];
-      if (t[i] > -INF) order.push_back(i);
+    int64_t kept = 0;
+    for (int64_t i = 0; i < bits.n; i++) {  // without a branch that nobody can foresee
+      codes[i >> 6] |= uint64_t(t[i] > 0) << (i & 63), top += std::max(t[i], 0.0);
+      order[kept] = i, kept += std::abs(t[i]) <= limit;
     }
+    order.resize(kept);
     const int64_t m = std::min<int64_t>((int64_t)order.size(), k);
     const auto cheaper = [&](int64_t x, int64_t y) {
       const double a = std::abs(t[x]), b = std::abs(t[y]);

@@ -66,12 +66,13 @@ class DualState:
     caches: list[Caches]
     penalty: Penalty | None
 
-    def chosen(self, rows: Tensor) -> DualState:
+    def chosen(self, rows: Tensor, same: bool = False) -> DualState:
         caches = [
-            (reordered(own, rows), reordered(one, rows), reordered(other, rows)) for own, one, other in self.caches
+            (reordered(own, rows), *((one, other) if same else (reordered(one, rows), reordered(other, rows))))
+            for own, one, other in self.caches
         ]
         penalty = None if self.penalty is None else self.penalty.chosen(rows)
-        return DualState(self.read.chosen(rows), caches, penalty)
+        return DualState(self.read if same else self.read.chosen(rows), caches, penalty)
 
 
 class DualSource(Seq2Seq):

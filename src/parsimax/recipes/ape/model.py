@@ -47,10 +47,11 @@ class PostState:
     caches: list[tuple[KeyValueCache, KeyValueCache]]
     penalty: Penalty | None
 
-    def chosen(self, rows: Tensor) -> PostState:
-        caches = [(reordered(own, rows), reordered(context, rows)) for own, context in self.caches]
+    def chosen(self, rows: Tensor, same: bool = False) -> PostState:
+        caches = [(reordered(own, rows), context if same else reordered(context, rows)) for own, context in self.caches]
+        memory, allowed = (self.memory, self.allowed) if same else (self.memory[rows], self.allowed[rows])
         penalty = None if self.penalty is None else self.penalty.chosen(rows)
-        return PostState(self.memory[rows], self.allowed[rows], caches, penalty)
+        return PostState(memory, allowed, caches, penalty)
 
 
 class PostEditor(Seq2Seq):

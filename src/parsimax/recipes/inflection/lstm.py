@@ -23,10 +23,10 @@ class LstmState:
     cells: tuple[Tensor, Tensor]  # (layers, B, width) each
     feed: Tensor  # (B, width), what the last step saw
 
-    def chosen(self, rows: Tensor) -> LstmState:
+    def chosen(self, rows: Tensor, same: bool = False) -> LstmState:
         return LstmState(
-            self.memory[rows],
-            self.real[rows],
+            self.memory if same else self.memory[rows],
+            self.real if same else self.real[rows],
             (self.cells[0][:, rows], self.cells[1][:, rows]),
             self.feed[rows],
         )

@@ -15,8 +15,11 @@ from .examples import Batch
 class State(Protocol):
     """What a decoder keeps between steps, one row per hypothesis."""
 
-    def chosen(self, rows: Tensor) -> Any:
-        """The state of these rows, in this order; a row may repeat."""
+    def chosen(self, rows: Tensor, same: bool = False) -> Any:
+        """The state of these rows, in this order; a row may repeat.
+
+        ``same``: row by row they are of the sources that there were, so that what belongs to a source can stay.
+        """
 
 
 class Seq2Seq(nn.Module, ABC):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import dataclass
 
@@ -90,22 +91,24 @@ def beam(model: Seq2Seq, source: Tensor, width: int, longest: int, average: bool
     begun: list[list[int]] = [[] for _ in range(batch)]
     for step in range(longest + 1):
         hidden, state, seen = model.advance(last, state)
-        step_logs = forbidden(model.next_logs(hidden, state).double())
+        step_logs = forbidden(model.next_logs(hidden, state))
+        size = step_logs.shape[1]
+        # Each hypothesis may end, and as many others go on: of a source no more count than these of each hypothesis.
+        top = step_logs.topk(min(2 * width + 1, size))
+        totals, places = (logs[:, None] + top.values.double()).tolist(), top.indices.tolist()
         kept_rows, kept_tokens, kept_logs = [], [], []
-        for one in rows.unique().tolist():
-            mine = (rows == one).nonzero().flatten()
+        for one, group in itertools.groupby(range(len(rows)), rows.tolist().__getitem__):  # in the order of the sources
+            mine = [*group]
             opened[one] += len(mine)
-            begun[one] = history[int(mine[0])][0]
-            total = (logs[mine, None] + step_logs[mine]).flatten()
-            some = min(2 * width + 1, total.numel())  # each hypothesis may end, and as many others go on
-            top, places = total.topk(some)
+            begun[one] = history[mine[0]][0]
+            every = [(value, row, token) for row in mine for value, token in zip(totals[row], places[row], strict=True)]
+            best = sorted(every, key=lambda each: -each[0])[: 2 * width + 1]
             live = 0
-            if some < total.numel():  # the last stands for all that are not among them
-                dropped[one] = max(dropped[one], top[-1].item())
-            for value, place in zip(top.tolist(), places.tolist(), strict=True):
+            if len(best) < len(mine) * size:  # the last stands for all that are not among them
+                dropped[one] = max(dropped[one], best[-1][0])
+            for value, row, token in best:
                 if value == -math.inf:
                     break
-                row, token = int(mine[place // step_logs.shape[1]]), place % step_logs.shape[1]
                 if token == EOS:
                     tokens, attention = history[row]
                     done[one].append(Hypothesis(tuple(tokens), value, torch.stack([*attention, seen[row]])))
@@ -132,8 +135,8 @@ def beam(model: Seq2Seq, source: Tensor, width: int, longest: int, average: bool
             ([*history[row][0], token], [*history[row][1], seen[row]])
             for row, token in zip(chosen.tolist(), last.tolist(), strict=True)
         ]
-        rows = rows[chosen]
-        state = state.chosen(chosen)
+        before, rows = rows, rows[chosen]
+        state = state.chosen(chosen, same=torch.equal(before, rows))
     return [
         Found(
             found or [Hypothesis((), -math.inf)],

@@ -111,9 +111,10 @@ class TransformerState:
     padding: Tensor
     caches: list[tuple[KeyValueCache, KeyValueCache]]
 
-    def chosen(self, rows: Tensor) -> TransformerState:
-        caches = [(reordered(own, rows), reordered(context, rows)) for own, context in self.caches]
-        return TransformerState(self.memory[rows], self.padding[rows], caches)
+    def chosen(self, rows: Tensor, same: bool = False) -> TransformerState:
+        caches = [(reordered(own, rows), context if same else reordered(context, rows)) for own, context in self.caches]
+        memory, padding = (self.memory, self.padding) if same else (self.memory[rows], self.padding[rows])
+        return TransformerState(memory, padding, caches)
 
 
 def reordered(cache: KeyValueCache, rows: Tensor) -> KeyValueCache:
