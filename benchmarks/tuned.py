@@ -38,6 +38,7 @@ from tuned_plans import PLANS, Plan, Values  # noqa: E402
 from tuned_table import page  # noqa: E402
 
 from parsimax import cli  # noqa: E402
+from parsimax.bench.measure import keep_freed_memory  # noqa: E402
 from parsimax.recipes import find  # noqa: E402
 
 
@@ -227,6 +228,7 @@ def do_next(plan: Plan, options: argparse.Namespace) -> bool | None:
 def run(plan: Plan, options: argparse.Namespace) -> None:
     """Work until nothing is missing. Several processes may do so in one folder."""
     options.runs.mkdir(parents=True, exist_ok=True)
+    keep_freed_memory()  # a tenth of a step of MiniLM is spent on pages that were given back
     find(plan.recipe).recipe()  # imported here, not in every fork
     from parsimax.recipes.kit import training  # noqa: F401
 

@@ -207,10 +207,10 @@ def post_editors() -> Plan:
         like={name: "self-tied" for name in cells if name not in ("self-tied", "dual-source")},
         common=(
             "search.beam=1",
-            "train.steps=500",
+            "train.steps=1500",
             "train.batch_tokens=512",
-            "train.warmup=50",
-            "train.eval_every=125",
+            "train.warmup=100",
+            "train.eval_every=375",
             "train.patience=0",
             "train.tensorboard=false",
         ),
