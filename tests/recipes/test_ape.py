@@ -176,6 +176,23 @@ def test_causal_and_the_cache_gives_the_same(name):
             torch.testing.assert_close(model(alone, entered[row : row + 1])[0], whole[row], atol=2e-6, rtol=1e-5)
 
 
+@pytest.mark.parametrize("make", [lambda: editor(conserve=2.0)[0], lambda: dual(conserve=2.0)])
+def test_what_belongs_to_a_source_stays_where_rows_are_of_the_same(make):
+    """The penalty is each hypothesis's own."""
+    model, rows = make(), torch.tensor([1, 0, 3, 3])
+    source = torch.tensor([[BOS, 4, 5, EOS, 6, EOS], [BOS, 7, EOS, 8, EOS, PAD]])
+    with torch.no_grad():
+        _, state, _ = model.advance(torch.full((2,), BOS), model.start(source))
+        hidden, state, _ = model.advance(torch.tensor([4, 9, 7, 9]), state.chosen(torch.tensor([0, 0, 1, 1])))
+        found = []
+        for same in (True, False):
+            chosen = state.chosen(rows, same)
+            logs = model.next_logs(hidden, chosen)  # before the next token: a word of the source may go on, or not
+            found.append((logs, *model.advance(torch.tensor([14, 15, 16, 7]), chosen)[::2]))
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other, atol=0, rtol=0)
+
+
 def enumerated(model, source, longest):
     """All outputs of at most ``longest`` tokens with their penalised log-probabilities."""
     found = {}

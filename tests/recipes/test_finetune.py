@@ -372,6 +372,13 @@ def test_a_column_that_is_there_twice_is_refused(tmp_path):
             data.read(path, Data(root=tmp_path))
 
 
+@pytest.mark.parametrize("rows", ['1,"a good\n0,bad\n', '1,"a good\n0,"bad"\n0,worse\n', '1,"so" good\n0,bad\n'])
+def test_a_quote_that_is_not_closed_swallows_no_rows(rows, tmp_path):
+    (path := tmp_path / "train.csv").write_text(f'label,text\n0,"a\nb"\n{rows}')
+    with pytest.raises(DataError, match=r"train\.csv, line 4: cannot be read: .*; a quote in a cell is written twice"):
+        data.read(path, Data(root=tmp_path))
+
+
 def test_pairs_are_trained_on_and_answered(tmp_path, capsys, monkeypatch):
     root = write_pairs(tmp_path / "data")
     words = [*TINY, *QUICK, f"data.root={root}", "data.text=one,#2 String", "data.label=gold"]

@@ -67,6 +67,12 @@ def test_arff_dense_and_sparse_are_the_same():
     assert len(data.load(Data(root=Path("c")), "train").numbers) == 4
 
 
+def test_an_integer_may_have_a_fraction():
+    """As in Weka, where the word means the same as numeric."""
+    root = mulan("d", DENSE.replace("3,green", "3.5,green"), head=HEAD.replace("one numeric", "one  Integer"))
+    assert data.load(Data(root=root), "test").numbers[:, 0].tolist() == [1, 3.5, 5, -7, 9]
+
+
 def test_rows_are_held_out_once():
     settings = Data(root=mulan("d", DENSE), held_out=0.4)
     train, val = (data.load(settings, split).numbers[:, 0].tolist() for split in ("train", "val"))
@@ -96,6 +102,10 @@ def test_rows_are_held_out_once():
         (lambda t: t + "{0 1}", "line 17: the rows before it are dense, this one is sparse"),
         (lambda t: t.partition("1,red")[0] + SPARSE + "{0 1,1 green,0 2}", "line 15: column 0 is there twice"),
         (lambda t: "garbage", "x-train.arff, line 1: not ARFF"),
+        (lambda t: "\n\n" + t.replace("3,green", "x,green"), "line 15: a value is not a number, in 'x,green"),
+        (lambda t: t.replace("{red,green}", "{}"), "line 3: not ARFF, in \"@attribute 'colour' {}\""),
+        (lambda t: t.replace("@attribute two real", "@attribute"), "line 7: not ARFF, in '@attribute'"),
+        (lambda t: t.replace("3,green", "'\\u12',green"), "line 13: not ARFF"),
         (lambda t: "", "x-train.arff is empty"),
     ],
 )

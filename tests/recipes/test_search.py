@@ -220,6 +220,21 @@ def test_hypotheses_can_change_places(build):
         torch.testing.assert_close(hidden, model.hidden(source[rows], entered)[:, 1], atol=1e-9, rtol=1e-9)
 
 
+@pytest.mark.parametrize("build", [transformer, lstm])
+def test_what_belongs_to_a_source_stays_where_rows_are_of_the_same(build):
+    model = sharpened(build(CHOICES["entmax"], size=30), 0)
+    sources, rows = torch.tensor([0, 0, 1, 1]), torch.tensor([1, 0, 3, 3])
+    with torch.no_grad():
+        _, state, _ = model.advance(torch.tensor([BOS, BOS]), model.start(padded([[5, 6, 7, EOS], [10, EOS]])))
+        _, state, _ = model.advance(torch.tensor([7, 8, 9, 10]), state.chosen(sources))
+        kept, other = state.chosen(rows, same=True), state.chosen(rows)
+        assert kept.memory is state.memory and other.memory is not state.memory
+        for _ in range(2):  # a second time from the state that the first has left
+            for one, two in zip(*(model.advance(rows + 11, each)[::2] for each in (kept, other)), strict=True):
+                torch.testing.assert_close(one, two, atol=0, rtol=0)
+            kept, other = state.chosen(rows, same=True), state.chosen(rows)
+
+
 @pytest.mark.parametrize("build, seed, factor, end", [(transformer, 5, 1.0, 2.0), (lstm, 34, 3.0, 1.0)])
 @pytest.mark.parametrize("width", [1, 4])
 def test_a_batch_equals_one_by_one_and_padding_changes_nothing(build, seed, factor, end, width):

@@ -42,7 +42,7 @@ struct Flips {
     return std::min(*std::max_element(least.begin(), least.end()), std::numeric_limits<double>::max());
   }
   void run(const Bits& bits, const double* t, int64_t k, uint64_t* codes, double* values) {
-    nodes.clear(), heap.clear(), order.resize(bits.n + 1);
+    nodes.clear(), heap.clear(), order.resize(bits.n);
     std::fill_n(codes, bits.len, 0);
     const double limit = most(t, bits.n, k);
     double top = 0;

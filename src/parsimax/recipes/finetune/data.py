@@ -105,7 +105,8 @@ def _of_table(path: Path, data: Data) -> Iterator[tuple[Sequence[str], str, str]
     """Cells of a TSV file hold no quotes that mean something, as GLUE has it; those of CSV do."""
     tabs = Path(path.name.removesuffix(".gz")).suffix.lower() == ".tsv"
     text = (f"{line}\n" for line in lines(path))
-    reader = csv.reader(text, delimiter="\t", quoting=csv.QUOTE_NONE) if tabs else csv.reader(text)
+    reader = csv.reader(text, delimiter="\t", quoting=csv.QUOTE_NONE) if tabs else csv.reader(text, strict=True)
+    first = 1  # line of a row, of which quoted cells may have several
     try:
         header = next(reader)
         if (repeated := twice(header)) is not None:
@@ -114,15 +115,17 @@ def _of_table(path: Path, data: Data) -> Iterator[tuple[Sequence[str], str, str]
             if name not in header:
                 raise DataError(f"{path}, line 1: {unknown(name, header, 'column')}; set {key} to the one you mean")
         columns, label = [header.index(name) for name in data.text], header.index(data.label)
+        first = reader.line_num + 1
         for cells in reader:
+            where, first = f"{path}, line {first}", reader.line_num + 1
             if not cells:
                 continue
-            where = f"{path}, line {reader.line_num}"
             if len(cells) != len(header):
                 raise DataError(f"{where}: {len(cells)} cells where the header has {len(header)}")
             yield [cells[column] for column in columns], cells[label], where
     except csv.Error as error:
-        raise DataError(f"{path}, line {reader.line_num}: cannot be read: {error}") from None
+        hint = "" if tabs else "; a quote in a cell is written twice, and the cell in quotes"
+        raise DataError(f"{path}, line {first}: cannot be read: {error}{hint}") from None
 
 
 def _clean(text: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -14,7 +15,8 @@ from ..kit.inputs import shortened
 from ..kit.recipe import DataError
 from ..text.files import lines
 
-NUMBERS = ("NUMERIC", "REAL", "INTEGER")
+NUMBERS = ("NUMERIC", "REAL")
+INTEGER = re.compile(r"^(\s*@attribute\s.*\s)integer\s*$", re.IGNORECASE)  # liac-arff would make 1 of 1.5
 
 
 def label_names(path: Path) -> list[str]:
@@ -44,11 +46,18 @@ def read(path: Path) -> tuple[list[str], list[list[float]], list[int]]:
 
     An attribute of names, such as {red, green}, becomes a column of 0 and 1 for each, unless the names are numbers.
     """
-    text = lines(path)
+    text, at = lines(path), 0
+
+    def fed() -> Iterator[str]:
+        nonlocal at
+        for line in text:
+            at += 1
+            yield INTEGER.sub(r"\1NUMERIC", line)
+
     try:
-        found = liac.loads("\n".join(text), return_type=liac.DENSE)
-    except liac.ArffException as error:
-        raise DataError(f"{path}, line {error.line}: {_problem(error, text)}") from None
+        found = liac.ArffDecoder().decode(fed(), return_type=liac.DENSE)
+    except (liac.ArffException, ValueError, IndexError) as error:  # these of {}, a missing name, '\\u'
+        raise DataError(f"{path}, line {at}: {_problem(error, text[at - 1] if at else '')}") from None
     declared = [at for at, line in enumerate(text, 1) if line.strip().lower().startswith("@attribute")]
     kinds = [_kind(path, at, name, kind) for at, (name, kind) in zip(declared, found["attributes"], strict=True)]
     names = [
@@ -65,9 +74,8 @@ def read(path: Path) -> tuple[list[str], list[list[float]], list[int]]:
     return names, rows, places
 
 
-def _problem(error: Any, text: list[str]) -> str:
+def _problem(error: Exception, line: str) -> str:
     """What is wrong, in a few words: liac-arff repeats the whole line."""
-    line = text[min(error.line, len(text)) - 1] if text else ""
     kinds = {
         "BadAttributeType": "the type of the attribute is not known",
         "BadDataFormat": "the row has too few or too many values",

@@ -40,7 +40,10 @@ class Seq2Seq(nn.Module, ABC):
         """The hidden states (B, T, width) of whole targets."""
 
     def next_logs(self, hidden: Tensor, state: Any) -> Tensor:
-        """The log-probabilities (B, size) that search adds up; a model may lower some, and must raise none."""
+        """The log-probabilities (B, size) that search adds up; a model may lower some, and must raise none.
+
+        Search writes to the tensor, so it is a new one at each call.
+        """
         logs: Tensor = self.output(hidden)
         return logs
 
