@@ -34,6 +34,7 @@ for threads in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):  # two trainings of one t
     os.environ[threads] = "1"
 os.environ["OMP_WAIT_POLICY"] = "passive"
 
+import torch  # noqa: E402
 from tuned_plans import PLANS, Plan, Values  # noqa: E402
 from tuned_table import page  # noqa: E402
 
@@ -229,6 +230,8 @@ def run(plan: Plan, options: argparse.Namespace) -> None:
     """Work until nothing is missing. Several processes may do so in one folder."""
     options.runs.mkdir(parents=True, exist_ok=True)
     keep_freed_memory()  # a tenth of a step of MiniLM is spent on pages that were given back
+    if not torch.cpu._is_amx_tile_supported():  # on AMD twice as quick, and still float32, which it is not by AMX
+        torch.set_float32_matmul_precision("medium")
     find(plan.recipe).recipe()  # imported here, not in every fork
     from parsimax.recipes.kit import training  # noqa: F401
 

@@ -450,6 +450,36 @@ def test_a_signal_saves(number, run, monkeypatch, capsys):
     assert step(run.last) == 14
 
 
+def test_training_in_bfloat16_clips_and_resumes(whole, tmp_path):
+    """Weights and optimiser stay in float32; a gradient clipped to nothing moves nothing."""
+    words = ["digits", "width=8", "eval_every=4", "tensorboard=false", "precision=bf16-mixed"]
+    kinds = {"a": ["steps=12"], "b": ["steps=4"], "still": ["clip=1e-12", "steps=1"], "start": ["lr=0", "steps=1"]}
+    for name, more in kinds.items():
+        assert cli.main(["train", *words, *more, "--run", name]) == 0
+    assert cli.main(["train", "--resume", "b", "steps=12"]) == 0
+    assert not same(weights("a"), weights(whole)), "bfloat16 rounds"
+    assert {one.dtype for one in weights("a").values()} == {torch.float32}
+    assert same(weights("a"), weights("b"))
+    start, still = weights("start"), weights("still")
+    assert all((still[name] - start[name]).abs().max() < 1e-5 for name in start)
+    state = torch.load("a/checkpoints/last.ckpt", weights_only=True)["optimizer_states"][0]["state"]
+    assert {one["exp_avg"].dtype for one in state.values()} == {torch.float32}
+
+
+def test_the_precision_of_products_is_that_asked_for_while_training(tmp_path, monkeypatch):
+    from parsimax.recipes.digits.model import Digits
+
+    real, seen = Digits.loss, set()
+    monkeypatch.setattr(
+        Digits, "loss", lambda self, batch: seen.add(torch.get_float32_matmul_precision()) or real(self, batch)
+    )
+    for name, more in (("a", ["matmul=medium"]), ("b", [])):
+        seen.clear()
+        assert cli.main(["train", *WORDS, *more, "--run", name]) == 0
+        assert "medium" in seen if more else seen == {"highest"}
+    assert torch.get_float32_matmul_precision() == "highest"
+
+
 def test_results_keep_what_is_not_a_number(run):
     run.add_results("val", {"accuracy": math.nan})
     assert json.loads(run.results.read_text())["val"]["accuracy"] is None

@@ -42,6 +42,9 @@ class Train:
     )
     seed: int = setting(1, "seed of weights, order and dropout", low=0, high=2**31 - 1)
     precision: Literal["32-true", "bf16-mixed"] = setting("32-true", "number format of training, in Lightning's words")
+    matmul: Literal["highest", "high", "medium"] = setting(
+        "highest", "torch's float32_matmul_precision while training: a lower one is quicker on some machines"
+    )
     devices: int = setting(1, "processes that train", low=1)
     strategy: Literal["auto", "ddp"] = setting("auto", "ddp trains with several processes")
     accelerator: Literal["cpu", "auto"] = setting("cpu", "auto takes a GPU where there is one", later=True)

@@ -153,10 +153,13 @@ class Task(L.LightningModule, Generic[B]):
         groups: list[dict[str, Any]] = [{"params": kinds[False]}]
         if kinds[True]:
             groups.append({"params": kinds[True], "lr": settings.lr * settings.alpha_lr, "weight_decay": 0.0})
-        # One pass over all numbers, where torch's loop makes a dozen. Under autocast Lightning's clipping refuses it.
-        fused = settings.precision.endswith("true") and {p.device.type for p in self.parameters()} <= {"cpu", "cuda"}
+        # One pass over all numbers, where torch's loop makes a dozen.
+        fused = {p.device.type for p in self.parameters()} <= {"cpu", "cuda"}
         given: dict[str, Any] = {"weight_decay": settings.weight_decay, "fused": fused or None}
         optimiser = torch.optim.AdamW(groups, settings.lr, (0.9, 0.98), 1e-9, **given)
+        # By this Lightning would refuse to clip: a fused step may undo the scaling of float16's gradients by itself.
+        # No precision that there is here scales them.
+        optimiser._step_supports_amp_scaling = False
         rate = torch.optim.lr_scheduler.LambdaLR(optimiser, self.rate)
         return {"optimizer": optimiser, "lr_scheduler": {"scheduler": rate, "interval": "step"}}
 
@@ -248,7 +251,7 @@ def fit(
             plugins=[checkpoints.WholeFiles(run)],
         )
         try:
-            with interrupt.during(trainer):
+            with interrupt.during(trainer), _matmul(settings.matmul):
                 trainer.fit(task, ckpt_path=run.last if found else None, weights_only=True)
         except SystemExit:  # how Lightning ends after Ctrl-C
             raise KeyboardInterrupt from None
@@ -285,6 +288,17 @@ def restore(task: Task[Any], path: Path, turned: bool = False) -> Task[Any]:
             f"since it was written"
         ) from None
     return task.eval()
+
+
+@contextlib.contextmanager
+def _matmul(precision: str) -> Iterator[None]:
+    """Torch's own state, put back afterwards; "highest", the default there too, leaves what the caller chose."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision(before if precision == "highest" else precision)
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
 
 
 @contextlib.contextmanager
