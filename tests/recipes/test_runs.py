@@ -16,6 +16,7 @@ import pytest
 import torch
 
 import fresh
+from killer import SEARCH, SIZES
 from parsimax import cli
 from parsimax.recipes import RECIPES, find
 from parsimax.recipes.kit import checkpoints, durable, runs
@@ -464,6 +465,16 @@ def test_training_in_bfloat16_clips_and_resumes(whole, tmp_path):
     assert all((still[name] - start[name]).abs().max() < 1e-5 for name in start)
     state = torch.load("a/checkpoints/last.ckpt", weights_only=True)["optimizer_states"][0]["state"]
     assert {one["exp_avg"].dtype for one in state.values()} == {torch.float32}
+
+
+@pytest.mark.parametrize("recipe", SIZES)
+def test_every_recipe_trains_in_bfloat16(recipe):
+    words = [*SIZES[recipe], *SEARCH.get(recipe, [])]
+    words = [word for word in words if not word.startswith(("steps", "eval_every"))]
+    more = {"ssvae": ["method=gumbel"], "bitvae": ["method=sparsemap"]}.get(recipe, [])
+    words += ["train.steps=5", "train.eval_every=5", "precision=bf16-mixed", *more]
+    assert cli.main(["train", recipe, *words, "--run", "run"]) == 0
+    assert {one.dtype for one in weights("run").values() if one.is_floating_point()} == {torch.float32}
 
 
 def test_the_precision_of_products_is_that_asked_for_while_training(tmp_path, monkeypatch):

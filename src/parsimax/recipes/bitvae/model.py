@@ -122,9 +122,8 @@ class BitVAE(ImageTask):
         if out.certificate is None:
             on = torch.sigmoid(self.scores(levels))
         else:
-            on = out.z.new_zeros(levels.shape[0], out.z.shape[1]).index_add(
-                0, out.example, out.weights[:, None] * out.z
-            )
+            shares = out.weights[:, None] * out.z
+            on = shares.new_zeros(levels.shape[0], shares.shape[1]).index_add(0, out.example, shares)
         most = self.settings.model.budget or on.shape[1]
         on = KEPT * on + (1 - KEPT) * min(1 / 2, most / on.shape[1])
         weights = []
