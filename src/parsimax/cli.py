@@ -216,11 +216,20 @@ def main(arguments: list[str] | None = None) -> int:
         sys.stderr.close()
         return 0
     except (ValueError, RuntimeError, OSError) as error:
-        print(f"parsimax: {error}", file=sys.stderr)
+        print(f"parsimax: {_said(error)}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("stopped", file=sys.stderr)
         return 130
+
+
+def _said(error: Exception) -> str:
+    """The system's word on a file without its number, and what to do."""
+    if not isinstance(error, OSError) or error.filename is None or error.strerror is None:
+        return str(error)
+    if isinstance(error, (NotADirectoryError, FileExistsError)):
+        return f"{error.filename}: {error.strerror}: there is a file where a folder is needed; give another path"
+    return f"{error.filename}: {error.strerror}"
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ from parsimax.recipes.ape.answers import answer, unread
 from parsimax.recipes.ape.conserve import Penalty, Vocabulary
 from parsimax.recipes.ape.dual import DualSource, densities
 from parsimax.recipes.ape.edits import edits, rendered
-from parsimax.recipes.ape.figures import changes
+from parsimax.recipes.ape.figures import changes, ter
 from parsimax.recipes.ape.layers import Shape
 from parsimax.recipes.ape.model import SHARING, PostEditor, segments
 from parsimax.recipes.ape.pieces import WordPieces
@@ -278,6 +278,27 @@ def test_the_penalty_is_on_words_of_neither_text():
             torch.testing.assert_close(less[PIECES.index(piece)], torch.tensor(1.5 * times), atol=1e-5, rtol=0)
 
 
+def test_an_infinite_penalty_writes_no_new_word():
+    """And leaves what is free as it is: no NaN, which would end every search without an output."""
+    source = torch.tensor([[BOS, *map(PIECES.index, ("ab", "##cd", "e", "##f")), EOS, PIECES.index("abc"), EOS]])
+    penalty = Penalty.of(Vocabulary(PIECES), math.inf, source)
+    assert {*penalty.costs().unique().tolist()} == {0.0, math.inf}
+    inside = penalty.entered(torch.tensor([PIECES.index("ab")])).costs()[0]
+    assert inside[PIECES.index("##cd")] == 0 and inside[EOS] == inside[PIECES.index("e")] == math.inf
+    texts, ended = source[0].tolist(), 0
+    for seed in range(20):
+        torch.manual_seed(seed)
+        model = editor(conserve=math.inf)[0]
+        with torch.no_grad():
+            model.output.bias.add_(2 * torch.randn(30))
+            model.output.bias[EOS] += 3
+        (found,) = beam(model, source, 8, 6)
+        if found.ended:
+            ended += 1
+            assert all(new_words(texts, one.tokens) == 0 for one in found.hypotheses)
+    assert ended == 20
+
+
 def codec(**words):
     texts = [text for rows in mistakes.triplets(200, 20).values() for row in rows for text in row]
     return WordPieces.learn(texts, 80, True, {}, **words)
@@ -341,6 +362,11 @@ def test_changed_sentences_are_counted_as_the_shared_tasks_do():
     machine, wanted = ["a b c", "a b c", "a b c", "a b c"], ["a b d"] * 4
     outputs = ["a b c", "a b d", "a x c", "a b e"]
     assert changes(machine, outputs, wanted) == {"changed": 3, "improved": 1, "worsened": 1}
+
+
+def test_a_letter_in_another_case_is_a_mistake():
+    assert changes(["One two"], ["one two"], ["one two"]) == {"changed": 1, "improved": 1, "worsened": 0}
+    assert ter(["One two"], ["one two"]) == 50 and ter(["one two"], ["one two"]) == 0
 
 
 def test_the_embedded_mistakes():
@@ -450,7 +476,7 @@ def test_the_densities_of_two_encoders_are_those_of_their_weights():
 def test_doing_nothing_beside_a_dual_source_transformer(capsys, monkeypatch):
     monkeypatch.setattr(dial, "ROUNDS", 1)
     drawn = follow(monkeypatch, "ape.recipe")
-    words = ["kind=dual-source", "model.context.mapping=entmax", *TINY, *QUICK, "moving_average=0"]
+    words = ["kind=dual-source", "model.context.mapping=entmax", *TINY[1:], *QUICK, "moving_average=0"]
     assert cli.main(["train", "ape", "--run", "run", *words]) == 0
     assert "TER doing nothing" in capsys.readouterr().out
     assert cli.main(["report", "run"]) == 0
@@ -510,6 +536,8 @@ def test_what_cannot_be_post_edited_is_left_as_it_is():
         unread(machine, 8, Options(nbest=2)),
     ):
         assert one.lines == (f"1\t0\t-\t{machine}",)
+    for one in (answer(task, "a\nb", [BOS, EOS, EOS], found, 8, Options()), unread("a\r\nb", 8, Options())):
+        assert one.lines == ("a b",), "a line for each query"
 
 
 def test_edits_in_json_say_from_where_to_where():
@@ -523,6 +551,20 @@ def test_edits_in_json_say_from_where_to_where():
         {"edit": "shift", "old": ["five", "six"], "new": ["five", "six"], "at": 4, "to": 0},
         {"edit": "keep", "old": (kept := ["one", "two", "three", "four"]), "new": kept, "at": 0, "to": 2},
     ]
+
+
+@pytest.mark.parametrize("kind", ["self-tied", "dual-source"])
+def test_figures_where_no_triplet_can_be_read_are_those_of_doing_nothing(kind, monkeypatch):
+    from parsimax.recipes.ape import recipe
+    from parsimax.recipes.kit.settings import changed
+
+    settings = changed(Settings(), {"model.kind": kind, "model.layers": "1", "train.moving_average": "0"})
+    pairs = recipe.RECIPE.pairs(settings, "val")[:4]
+    task = recipe.RECIPE._task(settings, recipe.RECIPE.learn(settings, pairs), pairs, pairs)
+    monkeypatch.setattr(recipe, "_fits", lambda *texts: False)
+    figures = recipe.RECIPE.evaluate(task, settings, "val", lambda text: None).figures
+    assert figures["not read"] == figures["triplets"] > 0 and figures["changed"] == 0
+    assert figures["TER"] == figures["TER doing nothing"] > 0
 
 
 def test_figures_count_what_predict_gives_where_no_output_ends(tmp_path, monkeypatch):
@@ -568,3 +610,18 @@ def test_settings_that_do_not_go_together(capsys):
     for words in (["width=30", "heads=4"], ["width=30", "heads=4", "kind=dual-source", "model.bert=minilm"]):
         assert cli.main(["train", "ape", *words, "--run", "run"]) == 2
         assert "model.heads must divide model.width, got 4 and 30" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["model.encoder.alpha=1.9"], "model.encoder.mapping=softmax does not read model.encoder.alpha"),
+        (["model.context.mapping=normmax", "model.context.alpha=0.5"], "model.context.alpha of normmax must be in"),
+        (["model.bert=minilm", "layers=9"], "model.bert=minilm does not read model.layers"),
+        (["model.bert=minilm", "data.vocabulary=99"], "model.bert=minilm does not read data.vocabulary"),
+        (["kind=dual-source", "pretrain=7"], "model.kind=dual-source does not read model.pretrain"),
+    ],
+)
+def test_what_nothing_reads_is_refused(words, said, capsys):
+    assert cli.main(["train", "ape", *words, *QUICK, "--run", "run"]) == 2
+    assert said in capsys.readouterr().err and not Path("run").exists()

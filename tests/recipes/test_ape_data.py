@@ -63,6 +63,13 @@ def test_noise_from_the_command_line(tmp_path, capsys):
     assert "must be parallel" in capsys.readouterr().err
     assert cli.main([*words, "--name", ""]) == 2
     assert "--name is the beginning of a file's name, got ''" in capsys.readouterr().err
+    packed = tmp_path / "packed"
+    packed.mkdir()
+    for there in ("train.mt.gz", "train.tsv"):
+        (packed / there).write_bytes(b"")
+        assert cli.main([*words[:-1], str(packed), "--name", "train"]) == 2
+        assert f"{there} exists, and is not overwritten or hidden" in capsys.readouterr().err
+        (packed / there).unlink()
     assert cli.main([*words[:3], "nowhere", *words[4:]]) == 2
     assert "--real: nowhere is not a folder" in capsys.readouterr().err
     (root / "artificial.noise.json").write_text("{")
@@ -100,13 +107,23 @@ def test_reading_triplets(tmp_path):
         ({"train_src": ["a"], "train_mt": ["a"]}, "no train.pe"),
         ({"train_tsv": ["src\tmt", "a\tb"]}, "line 1: no column pe"),
         ({"train_tsv": ["src\tmt\tpe", "a\tb"]}, "line 2: 2 columns"),
+        ({"train_tsv": ["src\tmt\tpe\tmt", "a\tb\tc\td"]}, "train.tsv, line 1: has the column 'mt' twice"),
         ({"train_tsv": ["src\tmt\tpe", "a\tb\tc", "a\tb\rb\tc"]}, "train.tsv, line 3: a carriage return"),
     ],
 )
 def test_bad_triplets_are_refused_by_file_and_line(tmp_path, capsys, columns, said):
     files(tmp_path / "data", **columns)
     assert cli.main(["train", "ape", f"data.root={tmp_path / 'data'}", *TINY, *QUICK]) == 2
-    assert said in capsys.readouterr().err and not any(Path("runs").rglob("*.ckpt"))
+    assert said in capsys.readouterr().err and not any(Path("runs").rglob("*.*"))
+
+
+def test_machine_output_that_is_empty_everywhere(tmp_path):
+    """Nothing was translated: legitimate, where an empty file is not."""
+    root = files(tmp_path / "data", train_src=["a", "b"], train_mt=["", ""], train_pe=["c", "d"])
+    assert [one.machine for one in read(Data(root=root), "train")] == ["", ""]
+    (root / "train.mt").write_text("")
+    with pytest.raises(DataError, match=r"train\.mt is empty"):
+        read(Data(root=root), "train")
 
 
 def test_wrong_bytes_and_wrong_folders(tmp_path, capsys):
@@ -168,7 +185,7 @@ def test_the_test_split_is_checked_before_training(tmp_path, capsys):
     for content, said in ((b"one\n", "must be parallel"), (b"\xff\n" * 8, "test.mt, line 1: not UTF-8")):
         (root / "test.mt").write_bytes(content)
         assert cli.main(["train", "ape", f"data.root={root}", *TINY, *QUICK]) == 2
-        assert said in capsys.readouterr().err and not any(Path("runs").rglob("*.ckpt"))
+        assert said in capsys.readouterr().err and not any(Path("runs").rglob("*.*"))
     (root / "test.pe").unlink()
     with pytest.raises(DataError, match="not UTF-8"):
         check_test(Data(root=root))

@@ -81,6 +81,13 @@ def test_every_group_has_a_title():
     assert {*report.TITLES} == {*cases.GROUPS}
 
 
+def test_a_file_where_a_folder_is_needed_is_named(tmp_path, capsys):
+    path = tmp_path / "file"
+    path.write_text("")
+    assert cli.main(["train", "digits", "steps=1", "--run", str(path / "run")]) == 2
+    assert "a file where a folder is needed; give another path" in capsys.readouterr().err
+
+
 def test_list(capsys):
     assert cli.main(["bench", "--list"]) == 0
     lines = capsys.readouterr().out.splitlines()

@@ -4,12 +4,15 @@ import csv
 import json
 import math
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import torch
 
 from parsimax import cli
 from parsimax.recipes import find
 from parsimax.recipes.kit import dial
+from parsimax.recipes.kit.beside import STEPS, step_ratio
 from parsimax.recipes.kit.dial import Sweep, Turn, listed, numbers_of_mappings, settings_of, spoken
 from parsimax.recipes.kit.settings import SettingsError, changed
 
@@ -55,6 +58,7 @@ def test_what_can_be_turned():
         ({"model.width": "2,3"}, "model.width is no number of this run's mapping; eval can turn model.attention.rate"),
         ({"model.attention.alpha": "1,2"}, "model.attention.alpha is no number of this run's mapping"),
         ({"model.attention.rate": "0,2"}, "at most 1, got 2"),
+        ({"attention.rate": "0", "model.attention.rate": "1"}, "model.attention.rate is given twice"),
         ({"model.attention.rat": "0"}, "did you mean model.attention.rate"),
         ({"rate": "0"}, "may be"),
         ({"model.output.alpha": "1.5,learned"}, "model.output.alpha=learned is for training"),
@@ -95,6 +99,30 @@ def test_other_lists_checkpoints_and_mappings_have_other_files(tmp_path):
 def sweep_of(rows, mode="max"):
     turns = [Turn({"rate": str(rate)}, quality, zeros, 1.0, {}) for rate, quality, zeros in rows]
     return Sweep("accuracy", mode, "rows a second", turns)
+
+
+def test_zeros_are_those_of_the_first_key_that_has_some():
+    """A penalty of the search has none, wherever it stands among the keys."""
+    found = SimpleNamespace(figures={"accuracy": 0.5}, outputs=[])
+    recipe = SimpleNamespace(
+        evaluate=lambda *arguments: found,
+        zeros=lambda task, figures, key: 0.25 if key == "model.alpha" else None,
+        quality=lambda task: ("accuracy", "max"),
+    )
+    for keys in (("search.conserve", "model.alpha"), ("model.alpha", "search.conserve")):
+        made = dial.sweep(recipe, [(dict.fromkeys(keys, "1"), None)], "val", lambda settings: None, lambda text: None)
+        assert made.turns[0].zeros == 0.25 and made.counts_zeros
+
+
+def test_a_step_is_timed_often_where_there_are_few_batches():
+    one, other, calls = torch.nn.Linear(1, 1), torch.nn.Linear(1, 1), []
+
+    def loss(model, batch):
+        calls.append(model)
+        return model(batch).sum()
+
+    assert 0 < step_ratio(one, other, loss, [[0]], lambda indices: torch.ones(1, 1)) < math.inf
+    assert calls.count(one) == calls.count(other) == STEPS + 1
 
 
 def test_the_sparsest_within_a_tolerance():

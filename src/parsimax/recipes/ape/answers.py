@@ -21,8 +21,12 @@ def unread(machine: str, most: int, options: Options) -> Answer:
     """What is too long to be read is left as it is."""
     reason = f"more than the {most} tokens of a text that the model reads"
     known = {"proved best": False, "outputs": [{"text": machine}], "edits": [], LEFT: reason}
-    plain = f"1\t0\t-\t{machine}" if options.nbest else machine
+    plain = f"1\t0\t-\t{_one_line(machine)}" if options.nbest else _one_line(machine)
     return Answer((json.dumps(known, ensure_ascii=False) if options.json else plain,), own_notes=(_left(reason),))
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.splitlines())
 
 
 def _left(reason: str) -> str:
@@ -45,7 +49,8 @@ def answer(task: PostEditing, machine: str, row: list[int], found: Found, longes
     words, places = [word for word, _ in parts], [place for _, place in parts]
 
     def spelled(text: str) -> str:
-        return rendered(machine, places, words, text.split()) if found.ended else machine
+        post_edit = rendered(machine, places, words, text.split()) if found.ended else machine
+        return post_edit if options.json else _one_line(post_edit)
 
     said = tuple(lines(task, row, found, options, spelled))
     if not options.json:

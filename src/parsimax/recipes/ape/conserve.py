@@ -105,5 +105,6 @@ class Penalty:
         found[:, EOS] = leaves
         free = [texts.free(begun) for texts, begun in self.rows]
         rows = torch.arange(len(free)).repeat_interleave(torch.tensor([len(one) for one in free]))
-        found[rows, torch.cat(free)] -= amount
+        pieces = torch.cat(free)
+        found[rows, pieces] = torch.where(continuing[pieces], 0.0, leaves[rows])
         return found

@@ -10,7 +10,7 @@ from ..text.scores import edits, scores
 
 
 def quality(outputs: Sequence[str], wanted: Sequence[str]) -> dict[str, float]:
-    """Corpus TER, BLEU and chrF of sacrebleu, of texts whose words are split by spaces."""
+    """Corpus TER, BLEU and chrF of sacrebleu, of texts whose words are split by spaces; a letter's case counts."""
     return {"TER": ter(outputs, wanted), **scores([*outputs], [*wanted])}
 
 
@@ -26,14 +26,14 @@ def nearness(outputs: Sequence[str], wanted: Sequence[str]) -> dict[str, float]:
 def ter(outputs: Sequence[str], wanted: Sequence[str]) -> float:
     import sacrebleu
 
-    return float(sacrebleu.corpus_ter([*outputs], [[*wanted]]).score)
+    return float(sacrebleu.corpus_ter([*outputs], [[*wanted]], case_sensitive=True).score)
 
 
 def changes(machine: Sequence[str], outputs: Sequence[str], wanted: Sequence[str]) -> dict[str, Any]:
     """How many sentences were changed, and how many of them are nearer to or farther from the post-edit, by TER."""
     from sacrebleu.metrics.ter import TER
 
-    metric, counts = TER(), {"changed": 0, "improved": 0, "worsened": 0}
+    metric, counts = TER(case_sensitive=True), {"changed": 0, "improved": 0, "worsened": 0}
     for before, after, right in zip(machine, outputs, wanted, strict=True):
         if before == after:
             continue

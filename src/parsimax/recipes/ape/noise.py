@@ -156,8 +156,10 @@ def _begun(whole: list[Path], files: list[Path], state: Path, about: dict[str, A
     Files that have their names, ``whole``, already are begun again where they end, which may be where they are done.
     """
     if not state.exists():
-        if there := [path for path in whole if path.exists()]:
-            raise DataError(f"{there[0]} exists and is not overwritten; give another --name")
+        table = whole[0].with_suffix(".tsv")  # training takes that, or a compressed file, for the same triplets
+        names = [path for one in (*whole, table) for path in (one, one.with_name(f"{one.name}.gz"))]
+        if there := [path for path in names if path.exists()]:
+            raise DataError(f"{there[0]} exists, and is not overwritten or hidden; give another --name")
         state.parent.mkdir(parents=True, exist_ok=True)
         write(state, json.dumps(about))
         return 0

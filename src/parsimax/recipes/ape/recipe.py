@@ -81,7 +81,8 @@ class Ape(TextRecipe[Query, Options]):
         shape = Shape.of(codec.bert, own.dropout, own.attention_dropout)
         if settings.search.longest >= shape.positions:
             raise DataError(
-                f"search.longest={settings.search.longest} tokens: the BERT has {shape.positions} positions"
+                f"search.longest={settings.search.longest} tokens: the BERT has {shape.positions} positions, one of "
+                f"which is that of <s>; give at most search.longest={shape.positions - 1}"
             )
         return PostEditor(codec.size, shape, own.kind, *last)
 
@@ -156,10 +157,7 @@ class Ape(TextRecipe[Query, Options]):
         pairs = self.pairs(settings, split)
         read = [_fits(codec.source(source), codec.target(target), most) for source, target in pairs]
         examples = Examples.of([pair for pair, fits in zip(pairs, read, strict=True) if fits], codec)
-        at_once = isinstance(task.answering, PostEditor)
-        found = evaluate(task.answering, codec, examples, settings.search, show, attention=at_once)
-        if isinstance(task.answering, DualSource):
-            found.figures.update(densities(task.answering, examples))
+        found = self._evaluated(task, examples, settings, show)
         answered = iter(found.outputs)
         rows = [
             next(answered) if fits else {"source": source, "wanted": codec.clean(target), "unread": True}
@@ -176,6 +174,16 @@ class Ape(TextRecipe[Query, Options]):
         figures |= nearness(outputs, wanted)
         rest = {name: value for name, value in found.figures.items() if name not in (*figures, "BLEU")}
         return Evaluation({"triplets": len(rows), "not read": read.count(False), **figures, **rest}, rows)
+
+    def _evaluated(self, task: Any, examples: Examples, settings: Settings, show: Callable[[str], None]) -> Evaluation:
+        """Figures and outputs of what the model can read, if there is anything."""
+        if not len(examples):
+            return Evaluation({}, [])
+        at_once = isinstance(task.answering, PostEditor)
+        found = evaluate(task.answering, task.codec, examples, settings.search, show, attention=at_once)
+        if isinstance(task.answering, DualSource):
+            found.figures.update(densities(task.answering, examples))
+        return found
 
     def quality(self, task: Any) -> tuple[str, str]:
         return "TER", "min"

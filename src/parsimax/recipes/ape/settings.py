@@ -6,13 +6,14 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from ..kit import recipe as kit
-from ..kit.choice import Choice
-from ..kit.settings import SettingsError, group, setting
+from ..kit.choice import Choice, check_choice
+from ..kit.settings import SettingsError, group, refuse_unread, setting
 from ..text.seq2seq import settings as text
 from ..text.settings import Train as TextTrain
 
 # From the fewest to the most that the decoder takes over from BERT, as the paper's ablation has them.
 Kind = Literal["dual-source", "random", "bert", "context-from-self", "self-tied", "context-tied", "feedforward-tied"]
+TINY = ("width", "heads", "layers", "inner", "pretrain")  # of the model: a pretrained BERT has its own
 
 
 @dataclass(frozen=True)
@@ -69,7 +70,7 @@ class Search(text.Search):
     )
     conserve: float = setting(
         0.0,
-        "taken off the log-probability for each word that is in neither source nor machine output",
+        "taken off the log-probability for each word that is in neither source nor machine output; inf writes none",
         low=0,
         later=True,
     )
@@ -113,6 +114,18 @@ class Settings(kit.Settings):
             raise SettingsError(
                 "data.oversample repeats real triplets beside artificial ones: give data.artificial too"
             )
+
+    def check_new(self) -> None:
+        for name in ("encoder", "decoder", "context"):
+            check_choice(self, f"model.{name}")
+        check_choice(self, "model.output", loss=True)
+        own, pieces = self.model, ("data.lowercase", "data.vocabulary")
+        if own.bert != "tiny":
+            refuse_unread(self, pieces, f"model.bert={own.bert}")
+        if own.kind == "dual-source":
+            refuse_unread(self, ("model.pretrain",), "model.kind=dual-source")
+        elif own.bert != "tiny":
+            refuse_unread(self, [f"model.{name}" for name in TINY], f"model.bert={own.bert}")
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import NamedTuple
 
+from ..kit.inputs import twice
 from ..kit.recipe import DataError
 from ..text import files
 from .settings import Data
@@ -99,7 +100,7 @@ def _of_texts(paths: list[Path]) -> list[Triplet]:
 
 
 def _parallel(paths: list[Path]) -> list[list[str]]:
-    texts = [files.lines(path) for path in paths]
+    texts = [files.lines(path, blank=True) for path in paths]
     if len({*map(len, texts)}) > 1:
         counts = ", ".join(f"{path} has {len(text)} lines" for path, text in zip(paths, texts, strict=True))
         raise DataError(f"{counts}: they must be parallel")
@@ -110,6 +111,8 @@ def _of_table(path: Path) -> list[Triplet]:
     header, *body = (_cells(path, number, line) for number, line in enumerate(files.lines(path), 1))
     if missing := [part for part in PARTS if part not in header]:
         raise DataError(f"{path}, line 1: no column {', '.join(missing)}; its columns are {', '.join(header)}")
+    if column := twice(header):
+        raise DataError(f"{path}, line 1: has the column {column!r} twice; give each a name of its own")
     columns = [header.index(part) for part in PARTS]
     found = []
     for number, row in enumerate(body, 2):

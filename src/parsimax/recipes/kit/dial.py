@@ -70,7 +70,11 @@ def settings_of(settings: S, words: Mapping[str, str], dials: Any) -> list[tuple
     ``dials`` gives the keys that may be turned in some settings; a mapping may be exchanged for another one, too.
     """
     before = flat(settings)
-    given = {full(word, before): listed(value) for word, value in words.items()}
+    given: dict[str, list[str]] = {}
+    for word, value in words.items():
+        if (key := full(word, before)) in given:
+            raise SettingsError(f"{key} is given twice, the second time as {word}={value}; leave one out")
+        given[key] = listed(value)
     sizes = {len(values) for values in given.values()} - {1}
     if len(sizes) > 1:
         counts = ", ".join(f"{key} has {len(values)}" for key, values in given.items())
@@ -191,7 +195,8 @@ def sweep(
             figures = recipe.evaluate(task, settings, split, lambda text: None).figures
             pace, each = pace_of(figures, time.perf_counter() - since)
             each = max(each, turns[at].pace if at in turns else 0.0)
-            zeros = recipe.zeros(task, figures, next(iter(values)))
+            found = (recipe.zeros(task, figures, key) for key in values)
+            zeros = next((share for share in found if share is not None), None)
             turns[at] = Turn(values, measured(figures, recipe.quality(task)[0]), zeros, each, {**figures, pace: each})
     show("")
     return Sweep(*recipe.quality(task), pace, [*turns.values()])

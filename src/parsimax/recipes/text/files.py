@@ -58,8 +58,10 @@ def find(folder: Path, names: list[str]) -> Path:
     raise DataError(f"{folder} has no {' or '.join(names)} (also with .gz); it holds {there}")
 
 
-def lines(path: Path) -> list[str]:
-    """The lines without their ends. An empty file and bytes that are not UTF-8 are refused."""
+def lines(path: Path, blank: bool = False) -> list[str]:
+    """The lines without their ends. An empty file and bytes that are not UTF-8 are refused, and so is a file of blank
+    lines alone, unless they are as good as others (``blank``).
+    """
     try:
         content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
@@ -67,7 +69,7 @@ def lines(path: Path) -> list[str]:
     except OSError as error:
         raise DataError(f"cannot read {path}: {error.strerror or error}") from None
     content = content.removeprefix(codecs.BOM_UTF8)
-    if not content.strip():
+    if not (content if blank else content.strip()):
         raise DataError(f"{path} is empty")
     found = []
     for number, line in enumerate(content.removesuffix(b"\n").split(b"\n"), 1):
