@@ -169,7 +169,7 @@ def carry_out(plan: Plan, training: Training, options: argparse.Namespace) -> Do
         if again.failed:
             return again
     if training.test:
-        code, error = command("eval", str(folder), *plan.test)
+        code, error = command("eval", str(folder))
     elif begun:
         code, error = command("train", "--resume", str(folder))
     else:

@@ -33,7 +33,6 @@ class Plan:
     data: str = ""
     cells_are: str = "output / attention"
     least: bool = False  # of the figure the least is best
-    test: tuple[str, ...] = ()  # settings of the evaluation on test data
 
     def better(self, figures: dict[str, float]) -> float:
         """Larger is better; nothing is worse than to have failed."""
@@ -218,7 +217,6 @@ def post_editors() -> Plan:
         data="mlqe",
         cells_are="decoder",
         least=True,
-        test=("search.beam=8",),
     )
 
 

@@ -43,7 +43,7 @@ def test_lists_of_values():
 def test_what_can_be_turned():
     settings = changed(find("inflection").settings(), {"model.attention.mapping": "rsoftmax"})
     dials = find("inflection").recipe().dials
-    assert dials(settings) == ["model.attention.rate", "model.output.alpha"]
+    assert dials(settings) == ["model.attention.rate", "model.output.alpha", "search.beam"]
     learned = changed(settings, {"model.output.alpha": "learned"})
     assert numbers_of_mappings(learned) == ["model.attention.rate", "model.output.alpha"], "a number in its place"
     turns = settings_of(settings, {"model.attention.rate": "0,0.5", "model.output.alpha": "1.5"}, dials)
@@ -225,3 +225,8 @@ def test_every_recipe_with_a_number(name, tmp_path, capsys, monkeypatch):
         assert zeros[0] == 0, "α = 1 is softmax"
     if name == "inflection":
         assert zeros[0] < 0.4 < zeros[1]
+        capsys.readouterr()
+        assert cli.main(["eval", "run", "search.beam=1,3"]) == 0, capsys.readouterr().err
+        assert "best accuracy" in (said := capsys.readouterr().out) and "sparsest" not in said
+        rows = rows_of("run/dial/test-search.beam.csv")
+        assert [(row["search.beam"], row["zeros of the mapping"]) for row in rows] == [("1", ""), ("3", "")]

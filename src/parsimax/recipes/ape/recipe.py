@@ -189,10 +189,7 @@ class Ape(TextRecipe[Query, Options]):
         return "TER", "min"
 
     def dials(self, settings: Settings) -> list[str]:
-        return [*super().dials(settings), CONSERVE]
-
-    def zeros(self, task: Any, figures: Mapping[str, Any], key: str) -> float | None:
-        return None if key == CONSERVE else super().zeros(task, figures, key)
+        return [*super().dials(settings), "search.conserve"]
 
     def report(self, task: Any, settings: Settings, run: Run, folder: Path) -> list[Path]:
         """Of the triplets that the model can read."""
@@ -249,7 +246,6 @@ def _fits(source: list[int], target: list[int], most: int | None) -> bool:
     return max(first, len(source) - first + 1, len(target) + 1) <= most
 
 
-CONSERVE = "search.conserve"  # what can be set after training, beside numbers of mappings
 COUNTS = "triplets.json"  # in a run: triplets read, and left out
 LONGEST = 2048  # tokens that a model without positions of its own reads; memory grows with the square
 

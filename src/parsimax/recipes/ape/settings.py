@@ -61,8 +61,10 @@ class Model:
 class Search(text.Search):
     """How post-edits are found."""
 
-    beam: int = setting(8, "hypotheses a step; 1 is greedy", low=1)
-    average: bool = setting(True, "compare outputs by the mean log-probability of their tokens, not by the sum")
+    beam: int = setting(8, "hypotheses a step; 1 is greedy", low=1, later=True)
+    average: bool = setting(
+        True, "compare outputs by the mean log-probability of their tokens, not by the sum", later=True
+    )
     exact_budget: int = setting(
         0,
         "prefixes that exact search may open for one output; 0 skips it in evaluations, predict --exact opens 2000",

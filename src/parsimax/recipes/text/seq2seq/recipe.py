@@ -103,9 +103,15 @@ class TextRecipe(Recipe[Any, Seq2SeqTask, Q, O]):
         """That of the outputs: losses of different mappings do not compare."""
         return "accuracy", "max"
 
+    def dials(self, settings: Any) -> list[str]:
+        """And the width of the beam, which no weight depends on."""
+        return [*super().dials(settings), "search.beam"]
+
     def zeros(self, task: Seq2SeqTask, figures: Mapping[str, Any], key: str) -> float | None:
-        """Of the attention that the setting belongs to, or of the output's next tokens."""
+        """Of the attention that the setting belongs to, or of the output's next tokens; the search has none."""
         place = key.split(".")[-2]
+        if place == "search":
+            return None
         if place == "output":
             return 1 - float(figures["next tokens a step"]) / task.codec.size
         if (name := f"density ({KINDS[place]})") not in figures:

@@ -12,9 +12,11 @@ from ...kit.settings import setting
 class Search:
     """How outputs are found."""
 
-    beam: int = setting(5, "hypotheses a step; 1 is greedy", low=1)
+    beam: int = setting(5, "hypotheses a step; 1 is greedy", low=1, later=True)
     longest: int = setting(100, "tokens of an output at most", low=1)
-    average: bool = setting(False, "compare outputs by the mean log-probability of their tokens, not by the sum")
+    average: bool = setting(
+        False, "compare outputs by the mean log-probability of their tokens, not by the sum", later=True
+    )
     exact_budget: int = setting(
         2000,
         "prefixes that exact search may open for one output; 0 skips it in evaluations, predict --exact opens 2000",
