@@ -114,9 +114,10 @@ def page(plan: Plan, rows: list[Row]) -> str:
         f"Each cell chose {' and '.join(map(short, plan.grid))} from the same grid by its own dev {plan.figure} "
         "(the table of the tuning has every try); what it chose was trained with the seeds given."
     )
+    common = {word.partition("=")[0]: word for word in plan.common}.values()  # the last of a setting counts
     about = (
         f"Printed by `python benchmarks/tuned.py table {plan.data or plan.recipe} --runs RUNS` from what `run` trained "
-        f"there: {', '.join(plan.common) or 'the shipped settings'}, the rest as "
+        f"there: {', '.join(common) or 'the shipped settings'}, the rest as "
         f"{f'`{plan.config}.yaml` has it' if plan.config else 'it is by default'}. "
         f"{tuned if plan.grid else 'Nothing was tuned on these data: the settings of a cell are in the plan.'} "
         "Means over seeds, the lowest and the highest in brackets; test data, which nothing was chosen by."
