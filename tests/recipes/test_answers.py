@@ -11,6 +11,7 @@ import pytest
 from parsimax.recipes.kit import inputs
 from parsimax.recipes.kit.answers import answers, arriving
 from parsimax.recipes.kit.recipe import Answer, DataError, Options, Recipe
+from parsimax.recipes.kit.settings import SettingsError
 
 
 @dataclass(frozen=True)
@@ -76,6 +77,50 @@ def test_records():
     errors = [json.loads(answer.lines[0]) for answer in wrong]
     assert [error["line"] for error in errors] == [2, 3, 4, 5]
     assert "did you mean frist?" in errors[2]["error"] and "must be integer" in errors[3]["error"]
+
+
+@pytest.mark.parametrize(
+    "line, message",
+    [
+        (b'{"first": 1, "second": "\\ud800"}', r"'\ud800' is half of a character"),
+        (b'{"first": 1, "other": [{"a\\uDFFFb": 1}]}', r"'\udfff' is half of a character"),
+        (b'{"first": 1, "second": 1' + b"0" * 400 + b"}", "second must be number | none, got 1000"),
+        (b'{"first": Infinity}', "first must be integer, got inf"),
+        (b'{"first": 1' + b"0" * 5000 + b"}", "not JSON: Exceeds the limit"),
+        (b'{"first": {"1": 2}}', "first must be integer"),
+    ],
+)
+def test_no_record_ends_the_others(line, message):
+    lines = [b'{"first": 1, "second": 2}\n', line + b"\n", b'{"first": 3, "other": "\\ud83d\\ude00"}\n']
+    one, wrong, other = asked(lines, "jsonl")
+    assert (one.lines, other.lines) == (("3",), ("3",)) and wrong.failed
+    assert wrong.lines[0].startswith("#ERROR line 2: ") and message in wrong.lines[0]
+    wrong.lines[0].encode()
+
+
+class Breaking(Adder):
+    """Fails in ways that nobody thought of."""
+
+    def check(self, task, query, options):
+        if query.first == 1:
+            raise KeyError("one")
+        if query.first == 2:
+            raise SettingsError("an option that no line can take")
+
+    def predict(self, task, settings, queries, options):
+        if any(query.first == 3 for query in queries):
+            raise OverflowError("three")
+        return super().predict(task, settings, queries, options)
+
+
+def test_what_nobody_thought_of_fails_one_line():
+    def said(*lines):
+        return [answer.lines[0] for answer in answers(Breaking(), None, None, Options(), iter([[*lines]]), "text")]
+
+    lines = [b"1\t0\n", b"3\t0\n", b"4\t0\n"]
+    assert said(*lines) == ["#ERROR line 1: KeyError: 'one'", "#ERROR line 2: OverflowError: three", "4"]
+    with pytest.raises(SettingsError, match="no line can take"):
+        said(*lines, b"2\t0\n")
 
 
 def test_what_is_told_of_every_line():

@@ -26,11 +26,13 @@ from parsimax.recipes import find
 from parsimax.recipes.finetune import data, docstrings, figures
 from parsimax.recipes.finetune.data import Example
 from parsimax.recipes.finetune.encoder import Encoder, kept
-from parsimax.recipes.finetune.model import Tokens
-from parsimax.recipes.finetune.settings import Data
+from parsimax.recipes.finetune.model import Examples, FineTuning, Tokens
+from parsimax.recipes.finetune.settings import Data, Options
 from parsimax.recipes.kit import dial
+from parsimax.recipes.kit.answers import answers
 from parsimax.recipes.kit.checkpoints import weights
 from parsimax.recipes.kit.recipe import DataError
+from parsimax.recipes.kit.settings import changed, from_yaml
 from parsimax.recipes.text.bert import PACKAGE, word_pieces
 
 TINY = ["width=16", "heads=2", "layers=2", "inner=16", "pretrain=2", "vocabulary=150"]
@@ -223,12 +225,35 @@ def test_the_dial(trained, capsys, monkeypatch):
         (["alpha=1.7"], "model.mapping=rsoftmax does not read model.alpha"),
         (["mapping=sparsemax", "ramp=0"], "model.mapping=sparsemax does not read model.ramp"),
         (["mapping=normmax", "alpha=0.5"], "model.alpha of normmax must be in (1, inf), got 0.5"),
+        (["rate=learned", "ramp=0.7"], "model.rate=learned does not read model.ramp"),
+        (["held_out=0.3"], "the embedded data, whose parts are fixed, does not read data.held_out"),
     ],
 )
 def test_numbers_of_other_mappings_are_refused(words, unread, capsys):
     assert cli.main(["train", "finetune", *TINY, *QUICK, *words, "--run", "run"]) == 2
     said = capsys.readouterr()
     assert unread in said.err and not said.out and not Path("run").exists()
+
+
+@pytest.mark.parametrize("encoder", ["minilm", "folder"])
+@pytest.mark.parametrize(
+    "key",
+    ["model.width=32", "heads=2", "layers=3", "inner=32", "pretrain=7", "data.lowercase=false", "data.vocabulary=999"],
+)
+def test_what_is_of_the_tiny_encoder_alone_is_refused(encoder, key, capsys):
+    words = [*QUICK, f"encoder={encoder}", key]
+    assert cli.main(["train", "finetune", *words, "--run", "run"]) == 2
+    said, name = capsys.readouterr(), key.partition("=")[0].rpartition(".")[2]
+    assert f"model.encoder={encoder} does not read" in said.err and f".{name}; leave it out" in said.err
+    assert not said.out and not Path("run").exists()
+
+
+def test_the_shipped_settings_are_all_read():
+    entry = find("finetune")
+    for path in entry.configs().values():
+        settings = changed(entry.settings(), from_yaml(path))
+        settings.check()
+        settings.check_new()
 
 
 def _run(folder):
@@ -238,13 +263,10 @@ def _run(folder):
 
 
 def test_the_rate_rises_to_its_value_and_is_judged_there():
-    from parsimax.recipes.kit.settings import changed
-
     entry = find("finetune")
     settings = changed(entry.settings(), {"model.rate": 0.6, "model.ramp": 0.5, "train.steps": 100})
     model = transformers.BertForSequenceClassification(bert_config())
     from parsimax.recipes.finetune.encoder import put_mapping
-    from parsimax.recipes.finetune.model import Examples, FineTuning
 
     put_mapping(model, settings.model, settings.train.steps)
     encoder = Encoder(model, _tokenizer())
@@ -379,6 +401,64 @@ def test_a_quote_that_is_not_closed_swallows_no_rows(rows, tmp_path):
         data.read(path, Data(root=tmp_path))
 
 
+@pytest.mark.parametrize("ending, mark", [(".csv", ","), (".tsv", "\t")])
+@pytest.mark.parametrize("header", ["", " {0} "])
+def test_a_header_without_names_is_told(ending, mark, header, tmp_path):
+    (path := tmp_path / f"train{ending}").write_text(f"{header.format(mark)}\ntext{mark}label\na{mark}1\n")
+    with pytest.raises(DataError, match=rf"train\{ending}, line 1: empty; the names of the columns belong there"):
+        data.read(path, Data(root=tmp_path))
+
+
+def asked(lines, form, *columns):
+    """Answers of an encoder that was not trained; and the tokens that it reads."""
+    settings = changed(find("finetune").settings(), {"data.text": ",".join(columns)})
+    encoder = Encoder(transformers.BertForSequenceClassification(bert_config()), _tokenizer())
+    none = Examples([], ["0", "1"], encoder, 20)
+    task = FineTuning(encoder, settings, ["0", "1"], none, none)
+    groups = iter([[f"{line}\n".encode() for line in lines]])
+    return [answer.lines[0] for answer in answers(find("finetune").recipe(), task, settings, Options(), groups, form)]
+
+
+@pytest.mark.parametrize(
+    "form, lines, message",
+    [
+        ("csv", ["one,two", "a,"], "two is empty"),
+        ("csv", ["two,one", "a, "], "one is empty"),
+        ("csv", ["text", '""'], "text is empty"),
+        ("text", ["a\t"], "two is empty"),
+        ("text", [" "], "text is empty"),
+        ("jsonl", ['{"text": ""}'], "text is empty"),
+        ("jsonl", ['{"text": null}'], "text must be text, got None"),
+        ("jsonl", ['{"text": ["a"]}'], "text must be text, got ['a']"),
+        ("jsonl", ['{"one": "", "two": "b"}'], "one is empty"),
+        ("jsonl", ['{"text": "\\ud800 a"}'], r"'\ud800' is half of a character"),
+    ],
+)
+def test_an_empty_text_is_named_by_its_column(form, lines, message):
+    columns = ("one", "two") if "two" in " ".join(lines) or "\t" in lines[0] else ("text",)
+    good = {"csv": ",".join("ab"[: len(columns)]), "text": "\t".join("ab"[: len(columns)])}
+    good["jsonl"] = json.dumps(dict(zip(columns, "ab", strict=False)))
+    wrong, answered = asked([*lines, good[form]], form, *columns)
+    assert wrong.startswith(f"#ERROR line {len(lines)}: {message}")
+    assert not answered.startswith("#ERROR")
+
+
+def test_as_many_texts_as_columns():
+    recipe = find("finetune").recipe()
+    columns = type("Task", (), {"columns": ("one", "two"), "classes": ["0", "1"]})
+    with pytest.raises(DataError, match="1 texts where one, two are 2"):
+        recipe.check(columns, recipe.query(("a",)), Options())
+
+
+def test_blanks_are_as_in_training(tmp_path):
+    (path := tmp_path / "train.csv").write_text('text,label\n" a\tb\n c  ",1\n')
+    (example,) = data.read(path, Data(root=tmp_path))
+    recipe = find("finetune").recipe()
+    task = type("Task", (), {"columns": ("text",)})
+    assert recipe.read(task, " a\tb\u00a0 c  ", Options()).texts == example.texts == ("a b c",)
+    assert recipe.record(task, {"text": " a\tb\n c  "}, Options()).texts == example.texts
+
+
 def test_pairs_are_trained_on_and_answered(tmp_path, capsys, monkeypatch):
     root = write_pairs(tmp_path / "data")
     words = [*TINY, *QUICK, f"data.root={root}", "data.text=one,#2 String", "data.label=gold"]
@@ -388,7 +468,7 @@ def test_pairs_are_trained_on_and_answered(tmp_path, capsys, monkeypatch):
     assert cli.main(["predict", "run"]) == 1
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].split("\t")[0] in ("same", "other")
-    assert "1 columns where one, #2 String are two" in lines[1] and "a text is empty" in lines[2]
+    assert "1 columns where one, #2 String are two" in lines[1] and "one is empty" in lines[2]
 
 
 def test_numbers_are_learned_and_said(tmp_path, capsys, monkeypatch):
@@ -416,6 +496,42 @@ def test_numbers_are_learned_and_said(tmp_path, capsys, monkeypatch):
     (root / "test.csv").write_text("score,text\n1,x\nmuch,y\n")
     assert cli.main(["eval", "run", "--changed-data"]) == 2
     assert "test.csv, line 3: a number belongs there" in capsys.readouterr().err
+
+
+def test_a_target_that_is_no_float32_is_told_with_its_line(tmp_path):
+    for said, wrong in (("3.4e38", False), ("-1e39", True), ("1e400", True)):
+        (path := tmp_path / "train.csv").write_text(f"text,label\na,1\nb,{said}\n")
+        if wrong:
+            with pytest.raises(DataError, match=rf"line 3: a number belongs there .*, got '{said}'"):
+                data.read(path, Data(root=tmp_path, kind="numbers"))
+        else:
+            assert data.number_of(data.read(path, Data(root=tmp_path, kind="numbers"))[1]) == 3.4e38
+
+
+@pytest.mark.parametrize("classes", [2, 3, 40])
+def test_figures_are_those_of_scikit_learn(classes):
+    torch.manual_seed(classes)
+    names, wanted = [f"{at:02}" for at in range(classes)], torch.randint(classes, (200,))
+    said = torch.where(torch.rand(200) < 0.4, wanted, torch.randint(max(2, classes - 1), (200,)))
+    found, (right, given) = figures.of_classes(wanted, said, names), (wanted.numpy(), said.numpy())
+    macro = metrics.f1_score(right, given, labels=range(classes), average="macro", zero_division=0)
+    assert found == pytest.approx(
+        {
+            "accuracy": metrics.accuracy_score(right, given),
+            "F1": metrics.f1_score(right, given) if classes == 2 else macro,
+            "macro F1": macro,
+            "Matthews": metrics.matthews_corrcoef(right, given),
+        },
+        rel=1e-12,
+    )
+
+
+def test_figures_of_one_class_and_of_many_warn_of_nothing():
+    ones = torch.ones(30, dtype=torch.long)
+    assert figures.of_classes(ones, ones, ["0", "1"]) == {"accuracy": 1, "F1": 1, "macro F1": 0.5, "Matthews": 0}
+    assert figures.of_classes(ones, 0 * ones, ["0", "1"]) == {"accuracy": 0, "F1": 0, "macro F1": 0, "Matthews": 0}
+    many = torch.arange(30)
+    assert figures.of_classes(many, many, [f"{at:02}" for at in range(30)])["Matthews"] == pytest.approx(1)
 
 
 def test_correlations_by_hand():

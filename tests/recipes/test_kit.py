@@ -93,6 +93,44 @@ def test_a_wrong_setting_is_told_with_the_right_one(words, message):
         changed(Outer(), words)
 
 
+@pytest.mark.parametrize(
+    "content, message",
+    [
+        ("steps: .inf", "x.yaml: steps must be integer, got inf"),
+        (f"inner: {{alpha: 1{'0' * 400}}}", "x.yaml: inner.alpha must be number | learned, got 1000"),
+        (f"steps: 1{'0' * 5000}", "x.yaml is not YAML: Exceeds the limit"),
+    ],
+)
+def test_a_number_too_large_is_told_with_its_file(content, message, tmp_path):
+    (tmp_path / "x.yaml").write_text(content)
+    with pytest.raises(SettingsError, match=re.escape(message)):
+        changed(Outer(), from_yaml(tmp_path / "x.yaml"), "x.yaml: ")
+
+
+def test_an_empty_part_is_dropped_from_a_text_alone():
+    assert changed(Outer(), {"names": "a,,b,"}).names == ("a", "b")
+    assert changed(Outer(), {"names": ["a", ""]}).names == ("a", "")
+    with pytest.raises(SettingsError, match="names must be text,…"):
+        changed(Outer(), {"names": {"a": 1}})
+
+
+@pytest.mark.parametrize("key", ["weight_decay", "alpha_lr"])
+def test_an_infinite_number_that_spoils_the_weights_is_refused(key):
+    with pytest.raises(SettingsError, match=rf"train\.{key} must be at most .*, got inf"):
+        changed(find("digits").settings(), {key: "inf"})
+
+
+def test_a_name_that_matplotlib_cannot_draw_is_drawn_all_the_same():
+    from matplotlib.figure import Figure
+
+    from parsimax.recipes.kit.pictures import drawable
+
+    assert drawable("a é $x$ \\frac") == "a é $x$ \\frac" and drawable("中\t文é") == "□□□é"
+    figure = Figure()
+    figure.text(0, 0, drawable("中文"))
+    figure.canvas.draw()
+
+
 @pytest.mark.parametrize("words", [["x"], ["=3"], ["a=1", "a=2"]])
 def test_what_is_no_setting_is_refused(words):
     with pytest.raises(SettingsError):

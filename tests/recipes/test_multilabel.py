@@ -15,14 +15,17 @@ from parsimax import cli
 pytest.importorskip("sklearn")
 pytest.importorskip("arff")
 
-from sklearn.metrics import f1_score
+from sklearn.metrics import accuracy_score, f1_score, hamming_loss
 
 from parsimax import losses, sparsemax
 from parsimax.recipes import find
+from parsimax.recipes.kit.answers import answers
+from parsimax.recipes.kit.runs import Run
 from parsimax.recipes.kit.settings import changed
-from parsimax.recipes.multilabel import data, layers
+from parsimax.recipes.multilabel import arff, data, layers, pictures, tables
 from parsimax.recipes.multilabel import recipe as recipe_module
-from parsimax.recipes.multilabel.settings import Data, Layer, Model
+from parsimax.recipes.multilabel.scores import figures as figures_of
+from parsimax.recipes.multilabel.settings import Data, Layer, Model, Options
 
 LAYERS = Layer.__args__
 TINY = ["width=8", "steps=4", "eval_every=2", "tensorboard=false"]
@@ -106,6 +109,8 @@ def test_rows_are_held_out_once():
         (lambda t: t.replace("{red,green}", "{}"), "line 3: not ARFF, in \"@attribute 'colour' {}\""),
         (lambda t: t.replace("@attribute two real", "@attribute"), "line 7: not ARFF, in '@attribute'"),
         (lambda t: t.replace("3,green", "'\\u12',green"), "line 13: not ARFF"),
+        (lambda t: t.replace("3,green", f"{'3' * 200_000},green"), "line 13: not ARFF: field larger than field limit"),
+        (lambda t: t.replace("attribute c", "attribute colour=red"), "line 6: the column 'colour=red' is there twice"),
         (lambda t: "", "x-train.arff is empty"),
     ],
 )
@@ -123,8 +128,10 @@ def test_malformed_arff_is_named_with_its_line(change, message, capsys):
     [
         ("<labels>\n<label", "x.xml, line 2: not XML"),
         ("<labels/>", "x.xml has no <label"),
-        ('<labels><label name="a"/><label name="a"/></labels>', "the label 'a' twice"),
-        ('<labels><label name="a"/><label/></labels>', "a label without a name"),
+        ('<labels><label name="a"/>\n<label name="a"/></labels>', "x.xml, line 2: the label 'a' is there twice"),
+        ('<labels><label name="a"/>\n<label/></labels>', "x.xml, line 2: a label without a name"),
+        ('<?xml version="1.0" encoding="none-such"?>\n<labels/>', "x.xml: not XML (unknown encoding"),
+        ('<?xml version="1.0" encoding="shift_jis"?>\n<labels/>', "x.xml: not XML (multi-byte encodings are not"),
         (
             '<labels>\n<label name="a"/>\n<label name="colour"/></labels>',
             "x.xml, line 3: x-train.arff does not have this",
@@ -136,6 +143,38 @@ def test_a_bad_label_list_is_named(xml, message, capsys):
     mulan("d", DENSE, xml=xml)
     assert cli.main(["train", "multilabel", *TINY, "data.root=d"]) == 2
     assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b'<labels>\n<label name="\xc3\xa9 \xc3\xbc"/></labels>',
+        b'\xef\xbb\xbf<?xml version="1.0" encoding="utf-8"?>\n<labels><label name="\xc3\xa9 \xc3\xbc"/></labels>',
+        b'<?xml version="1.0" encoding="ISO-8859-1"?>\n<labels><label name="\xe9 \xfc"/></labels>',
+        b'<?xml version="1.0" encoding="windows-1252"?>\n<labels><label name="\xe9 &#252;"/></labels>',
+        '<?xml version="1.0" encoding="UTF-16"?>\n<labels><label name="é ü"/></labels>'.encode("utf-16"),
+    ],
+)
+def test_labels_are_read_in_the_encoding_that_is_declared(content):
+    Path("x.xml").write_bytes(content)
+    assert arff.label_places(Path("x.xml")) == {"é ü": 2}
+
+
+def test_a_label_list_that_declares_entities_is_refused():
+    """Ten of ten of ten …: a few lines that would be gigabytes."""
+    bomb = "".join(f'<!ENTITY e{at} "{f"&e{at - 1};" * 10}">' for at in range(1, 12))
+    for declared in (f'<!ENTITY e0 "ha">{bomb}', '<!ENTITY e11 SYSTEM "file:///etc/hostname">'):
+        Path("x.xml").write_text(f'<!DOCTYPE labels [\n{declared}]>\n<labels><label name="a">&e11;</label></labels>')
+        with pytest.raises(data.DataError, match=r"x\.xml, line 2: it declares the entity 'e"):
+            arff.label_places(Path("x.xml"))
+
+
+def test_quoted_names_are_read_as_they_are_meant():
+    head = HEAD.replace("attribute a", r"attribute 'a\'s'").replace("attribute c", r'attribute "c \\ \"d\" 100\%"')
+    xml = XML.replace('"a"', '"a\'s"').replace('"c"', '"c \\ &quot;d&quot; 100%"')
+    assert data.load(Data(root=mulan("d", DENSE, xml=xml, head=head)), "test").names == ["b", "a's", 'c \\ "d" 100%']
+    rows = data.load(Data(root=mulan("e", DENSE, head=HEAD.replace("one", "'it's'"))), "test")
+    assert rows.columns[0] == "it's", "a quote that is not escaped is the name's, as it was"
 
 
 def table(folder, rows=40, seed=0):
@@ -158,14 +197,16 @@ def write_tables(folder):
         (None, ["labels=upp"], "did you mean up?"),
         (None, [], "say which columns are labels"),
         (None, ["labels=up,down,x,y"], "has no column that is not a label"),
-        ("x,up,x,down", ["labels=up,down"], "train.csv has the column 'x' twice"),
+        ("x,up,x,down", ["labels=up,down"], "train.csv, line 1: the column 'x' is there twice"),
+        ("", ["labels=up,down"], "train.csv, line 1: empty; the names of the columns belong there"),
+        (" , , , ", ["labels=up,down"], "train.csv, line 1: empty; the names of the columns belong there"),
         ("x,up, ,down", ["labels=up,down"], "train.csv, line 1: column 3 of 4 has no name"),
     ],
 )
 def test_a_csv_without_its_labels_is_refused(line, words, message, capsys):
     table("d")
     write_tables("d")
-    if line:
+    if line is not None:
         rows = Path("d/train.csv").read_text().splitlines()
         size = line.count(",") + 1
         Path("d/train.csv").write_text("\n".join([line, *(",".join(row.split(",")[:size]) for row in rows[1:])]))
@@ -186,6 +227,36 @@ def test_a_bad_cell_is_named_with_its_line(cell, message, capsys):
     assert cli.main(["train", "multilabel", *TINY, "data.root=d", "labels=up,down"]) == 2
     said = capsys.readouterr().err
     assert "train.csv, line 4" in said and message in said
+
+
+@pytest.mark.parametrize(
+    "text, place",
+    [
+        ('"x,up\n' + "1,0\n" * 999, 1),
+        ('x,up\n1,0\n"1,0\n' + "1,0\n" * 999, 3),
+        ('x,up\n1,0\n"\n1",0\n"1"1,0\n', 5),
+        ('x,up\n1,0\n"1,0\n' + "1,0\n" * 99_999, 3),
+    ],
+)
+def test_a_quote_that_is_not_closed_swallows_no_rows(text, place):
+    Path("train.csv").write_text(text)
+    with pytest.raises(data.DataError, match=rf"train\.csv, line {place}: cannot be read: .*; a quote in") as caught:
+        tables.read_csv(Path("train.csv"))
+    assert len(str(caught.value)) < 300
+
+
+def test_a_row_is_named_by_its_first_line():
+    Path("train.csv").write_text('x,up\n\n"\n1",0\n1,0\n')
+    assert tables.read_csv(Path("train.csv")) == (["x", "up"], [[1, 0], [1, 0]], [3, 5])
+
+
+def test_a_parquet_with_a_column_twice_is_refused():
+    arrow = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    parquet.write_table(arrow.table([[1], [2]], names=["x", "x"]), "train.parquet")
+    with pytest.raises(data.DataError, match=r"train\.parquet: the column 'x' is there twice"):
+        tables.read_parquet(Path("train.parquet"))
 
 
 def test_what_is_wrong_in_test_is_said_before_training(capsys, monkeypatch):
@@ -251,6 +322,25 @@ def test_numbers_of_other_layers_are_refused(words, unread, capsys):
     assert unread in said.err and not said.out and not Path("run").exists()
 
 
+@pytest.mark.parametrize(
+    "words, unread",
+    [
+        (["data.root=d", "labels=up", "data.classes=5"], "data.root does not read data.classes"),
+        (["data.root=d", "labels=up", "average=2"], "data.root does not read data.average"),
+        (["data.root=d", "labels=up", "rows=99"], "data.root does not read data.rows"),
+        (["held_out=0.5"], "the embedded data, whose parts are fixed, does not read data.held_out"),
+        (["shape=1,4,5"], "model.net=mlp does not read data.shape"),
+    ],
+)
+def test_settings_that_nothing_would_read_are_refused_at_the_start_alone(words, unread, capsys):
+    table("d")
+    write_tables("d")
+    assert cli.main(["train", "multilabel", *TINY, *words, "--run", "run"]) == 2
+    said = capsys.readouterr()
+    assert unread in said.err and not said.out and not Path("run").exists()
+    changed(find("multilabel").settings(), dict(word.split("=") for word in words)).check()  # a run that has begun
+
+
 def test_plans_give_a_layer_what_it_reads(monkeypatch):
     monkeypatch.syspath_prepend(Path(__file__).parents[2] / "benchmarks")
     from tuned_plans import PLANS
@@ -280,6 +370,40 @@ def test_every_layer_trains_and_gives_labels(layer, capsys):
         assert all(len(one["possible"]) == len(one["labels"]) == 2 for one in outputs), "the rate that was asked for"
     if layer not in ("sigmoid", "softmax"):
         assert all({*one["possible"]} == {*one["labels"]} for one in outputs)
+
+
+@pytest.mark.parametrize("labels", [1, 2, 3, 30])
+def test_figures_are_those_of_scikit_learn(labels):
+    """Which takes one label for two classes, and would count where it is not wanted and not given: there by hand."""
+    torch.manual_seed(0)
+    for share in (0.0, 0.05, 0.5, 1.0):
+        p = torch.rand(40, labels)
+        wanted, given = torch.rand(40, labels) < share, p > 0.6
+        found = figures_of(wanted, given, p)
+        right, said = wanted.int().numpy(), given.int().numpy()
+        assert found["subset accuracy"] == pytest.approx(accuracy_score(right, said), rel=1e-12)
+        assert found["Hamming loss"] == pytest.approx(hamming_loss(right, said), rel=1e-12)
+        if labels == 1:
+            right, said = ([[*row, 0] for row in some.tolist()] for some in (right, said))
+        for kind, name in (("micro", "micro F1"), ("macro", "macro F1"), ("samples", "example F1")):
+            own = f1_score(right, said, average=kind, zero_division=0) * (2 if (labels, kind) == (1, "macro") else 1)
+            assert found[name] == pytest.approx(own, rel=1e-12)
+
+
+def test_one_label_that_is_not_found_is_no_success():
+    wanted, given = torch.tensor([[1], [0], [0], [0]]).bool(), torch.zeros(4, 1).bool()
+    found = figures_of(wanted, given, torch.zeros(4, 1))
+    assert found["micro F1"] == found["macro F1"] == found["example F1"] == 0
+    assert found["subset accuracy"] == 0.75 and found["Hamming loss"] == 0.25
+
+
+@pytest.mark.parametrize("layer", LAYERS)
+def test_one_label_trains_and_is_drawn(layer, capsys):
+    table("d")
+    write_tables("d")
+    words = [*TINY, f"layer={layer}", "data.root=d", "labels=up", "--run", "run"]
+    assert cli.main(["train", "multilabel", *words]) == 0, capsys.readouterr().err
+    assert cli.main(["eval", "run"]) == 0 and cli.main(["report", "run"]) == 0, capsys.readouterr().err
 
 
 @pytest.mark.parametrize("layer", LAYERS)
@@ -381,10 +505,54 @@ def test_from_training_to_predictions_and_report(capsys, monkeypatch):
     assert [path.name for path in written] == ["training.png", "labels.png"] and all(map(Path.exists, written))
     Path("d/test.csv").write_text("y,up,x,down\n1,0,1,0\n")
     assert cli.main(["eval", "run", "--changed-data"]) == 2
-    assert "not those of the training data: their order" in capsys.readouterr().err
+    assert "test.csv, line 1: the columns of test are not those of the training data: their order" in (
+        capsys.readouterr().err
+    )
     Path("run/names.json").write_text('{"columns": []}')
     assert cli.main(["predict", "run"]) == 2
     assert "names.json is damaged" in capsys.readouterr().err
+
+
+def asked(lines, form, columns=("x", "y")):
+    """Answers of a task that was not trained."""
+    rows = data.Rows(torch.zeros(0, len(columns)), torch.zeros(0, 2).bool(), list(columns), ["a", "b"])
+    settings = changed(find("multilabel").settings(), {"model.width": "4"})
+    task = recipe_module._task(settings, rows, rows)
+    groups = iter([[f"{line}\n".encode() for line in lines]])
+    return [answer.lines[0] for answer in answers(recipe_module.RECIPE, task, settings, Options(), groups, form)]
+
+
+@pytest.mark.parametrize(
+    "form, lines, message",
+    [
+        ("csv", ["y,x", "2,"], "x must be number, got ''"),
+        ("csv", ["x,y", " ,2"], "x must be number, got ' '"),
+        ("csv", ["numbers", '"1,,2"'], "a row is 2 numbers, got '1,,2'"),
+        ("jsonl", ['{"x": "", "y": 2}'], "x must be number, got ''"),
+        ("jsonl", ['{"x": 1, "y": null}'], "y must be number, got None"),
+        ("jsonl", ['{"x": 1, "y": [2]}'], "y must be number, got [2]"),
+        ("jsonl", ['{"x": 1, "y": 1' + "0" * 400 + "}"], "y must be number, got 1000"),
+        ("jsonl", ['{"numbers": [1, "", 2]}'], "numbers must be number,…, got [1, '', 2]"),
+        ("jsonl", ['{"numbers": {"1": 0, "2": 0}}'], "numbers must be number,…"),
+        ("jsonl", ['{"numbers": []}'], "a row is 2 numbers, got 0"),
+    ],
+)
+def test_an_empty_cell_is_no_number(form, lines, message):
+    first, good = {"csv": (1, "3,4"), "jsonl": (0, '{"numbers": "3 4", "x": 3, "y": 4}')}[form]
+    good = {"numbers": '"3,4"'}.get(lines[0], good)
+    wrong, answered = asked([*lines, good], form)
+    assert wrong.startswith(f"#ERROR line {first + 1}: {message}"), wrong
+    assert not answered.startswith("#ERROR")
+
+
+def test_names_of_labels_are_drawn_as_they_are():
+    names = [r"$\frac{a", r"$\bad$", "$a_b$", "中文", "_x"]
+    rows = data.Rows(torch.zeros(3, 1), torch.ones(3, 5).bool(), ["x"], names)
+    figure = pictures.by_label(rows, rows.labels)
+    figure.canvas.draw()
+    shown = [label.get_text() for label in figure.axes[0].get_yticklabels()]
+    assert shown == [f"{name} (3)" for name in (*names[:3], "□□", "_x")]
+    assert pictures.pictures(rows, rows.labels, Run(Path("run")), Path("report")) == [Path("report/labels.png")]
 
 
 def test_the_pace_is_that_of_many_passes(monkeypatch):
@@ -421,6 +589,7 @@ def test_settings_that_cannot_be_meant(capsys):
     for words, message in (
         (["data.classes=3", "average=4"], "data.average=4 labels a row of data.classes=3"),
         (["labels=a"], "give their folder too"),
+        (["count_weight=inf"], "model.count_weight must be at most 1e+06, got inf"),
         (["shape=3"], "channels,height,width"),
     ):
         assert cli.main(["train", "multilabel", *words]) == 2

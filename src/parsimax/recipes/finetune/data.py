@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-import csv
 import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from ..kit.inputs import shortened, twice
+import torch
+
+from ..kit.inputs import shortened
 from ..kit.recipe import DataError
 from ..kit.settings import unknown
-from ..text.files import WORDS, held_out, lines, of_split
+from ..text import tables
+from ..text.files import WORDS, ending, held_out, lines, of_split
 from . import docstrings
 from .settings import Data
 
 TABLES = (".tsv", ".csv")
+LARGEST = torch.finfo(torch.float32).max  # of the numbers that can be learned
 LINES = ("", ".txt", *(f".{word}" for words in WORDS.values() for word in words))  # of a label and a text
 
 
@@ -70,9 +73,9 @@ def load_if_there(data: Data, split: str) -> list[Example]:
 
 def read(path: Path, data: Data) -> list[Example]:
     """All examples of a file; DataError names the line that cannot be one."""
-    table = Path(path.name.removesuffix(".gz")).suffix.lower() in TABLES
+    table = ending(path) in TABLES
     found = [
-        Example(tuple(map(_clean, texts)), label.strip(), where) for texts, label, where in _rows(path, data, table)
+        Example(tuple(map(clean, texts)), label.strip(), where) for texts, label, where in _rows(path, data, table)
     ]
     for one in found:
         if not all(one.texts):
@@ -102,33 +105,18 @@ def _rows(path: Path, data: Data, table: bool) -> Iterator[tuple[Sequence[str], 
 
 
 def _of_table(path: Path, data: Data) -> Iterator[tuple[Sequence[str], str, str]]:
-    """Cells of a TSV file hold no quotes that mean something, as GLUE has it; those of CSV do."""
-    tabs = Path(path.name.removesuffix(".gz")).suffix.lower() == ".tsv"
-    text = (f"{line}\n" for line in lines(path))
-    reader = csv.reader(text, delimiter="\t", quoting=csv.QUOTE_NONE) if tabs else csv.reader(text, strict=True)
-    first = 1  # line of a row, of which quoted cells may have several
-    try:
-        header = next(reader)
-        if (repeated := twice(header)) is not None:
-            raise DataError(f"{path}, line 1: the column {repeated!r} is there twice; leave one of them")
-        for name, key in (*((one, "data.text") for one in data.text), (data.label, "data.label")):
-            if name not in header:
-                raise DataError(f"{path}, line 1: {unknown(name, header, 'column')}; set {key} to the one you mean")
-        columns, label = [header.index(name) for name in data.text], header.index(data.label)
-        first = reader.line_num + 1
-        for cells in reader:
-            where, first = f"{path}, line {first}", reader.line_num + 1
-            if not cells:
-                continue
-            if len(cells) != len(header):
-                raise DataError(f"{where}: {len(cells)} cells where the header has {len(header)}")
-            yield [cells[column] for column in columns], cells[label], where
-    except csv.Error as error:
-        hint = "" if tabs else "; a quote in a cell is written twice, and the cell in quotes"
-        raise DataError(f"{path}, line {first}: cannot be read: {error}{hint}") from None
+    rows = tables.rows(path)
+    _, header = next(rows)
+    for name, key in (*((one, "data.text") for one in data.text), (data.label, "data.label")):
+        if name not in header:
+            raise DataError(f"{path}, line 1: {unknown(name, header, 'column')}; set {key} to the one you mean")
+    columns, label = [header.index(name) for name in data.text], header.index(data.label)
+    for place, cells in rows:
+        yield [cells[column] for column in columns], cells[label], f"{path}, line {place}"
 
 
-def _clean(text: str) -> str:
+def clean(text: str) -> str:
+    """A text with single blanks, as training and predictions read it."""
     return " ".join(text.split())
 
 
@@ -137,9 +125,9 @@ def number_of(example: Example) -> float:
         number = float(example.label)
     except ValueError:
         number = math.nan
-    if not math.isfinite(number):
+    if not abs(number) <= LARGEST:
         raise DataError(
-            f"{example.where}: a number belongs there (data.kind=numbers), got {shortened(example.label)!r}"
+            f"{example.where}: a number belongs there (float32, data.kind=numbers), got {shortened(example.label)!r}"
         )
     return number
 

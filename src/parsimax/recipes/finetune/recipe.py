@@ -14,6 +14,7 @@ import torch
 
 from ...huggingface import desparsify
 from ..kit.beside import step_ratio
+from ..kit.inputs import value_of
 from ..kit.recipe import Answer, DataError, Evaluation, Recipe
 from ..kit.runs import Run
 from ..kit.settings import SettingsError, unknown
@@ -124,21 +125,23 @@ class FineTune(Recipe[Settings, FineTuning, Query, Options]):
         cells = line.split("\t") if len(task.columns) > 1 else [line]
         if len(cells) != len(task.columns):
             raise DataError(f"{len(cells)} columns where {', '.join(task.columns)} are two, tab-separated")
-        return Query(tuple(cells))
+        return Query(tuple(map(data.clean, cells)))
 
     def record(self, task: FineTuning, record: Mapping[str, Any], options: Options) -> Query:
         """The text columns of the training data, by name."""
         if missing := [name for name in task.columns if name not in record]:
             raise DataError(unknown(missing[0], [str(name) for name in record], "column"))
-        return super().record(task, {"texts": [record[name] for name in task.columns]}, options)
+        return Query(tuple(data.clean(value_of(name, record[name], str)) for name in task.columns))
 
     def check(self, task: FineTuning, query: Query, options: Options) -> None:
         if options.probabilities and not task.classes:
             raise SettingsError(
                 "--probabilities: this run says numbers (data.kind=numbers), which have none; leave it out"
             )
-        if not all(text.strip() for text in query.texts):
-            raise DataError("a text is empty")
+        if len(query.texts) != len(task.columns):
+            raise DataError(f"{len(query.texts)} texts where {', '.join(task.columns)} are {len(task.columns)}")
+        if "" in query.texts:
+            raise DataError(f"{task.columns[query.texts.index('')]} is empty")
 
     def predict(self, task: FineTuning, settings: Settings, queries: Sequence[Query], options: Options) -> list[Answer]:
         most = task.encoder.most(settings.data.longest)

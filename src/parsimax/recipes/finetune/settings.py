@@ -5,10 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
+from ...parameters import LEARNED
 from ..kit import recipe as kit
 from ..kit.choice import Choice, check_choice
 from ..kit.settings import SettingsError, group, refuse_unread, setting
 from ..text.settings import Train
+
+OF_TINY = (
+    *(f"model.{name}" for name in ("width", "heads", "layers", "inner", "pretrain")),
+    *("data.lowercase", "data.vocabulary"),
+)
 
 
 @dataclass(frozen=True)
@@ -72,6 +78,12 @@ class Settings(kit.Settings):
         check_choice(self, "model")
         if self.model.mapping != "rsoftmax":
             refuse_unread(self, ("model.ramp",), f"model.mapping={self.model.mapping}")
+        elif self.model.own()["rate"] == LEARNED:
+            refuse_unread(self, ("model.ramp",), "model.rate=learned")
+        if self.model.encoder != "tiny":
+            refuse_unread(self, OF_TINY, f"model.encoder={self.model.encoder}")
+        if self.data.root is None:
+            refuse_unread(self, ("data.held_out",), "the embedded data, whose parts are fixed,")
 
 
 @dataclass(frozen=True)
@@ -81,4 +93,4 @@ class Options(kit.Options):
     probabilities: bool = setting(False, "every class with its probability, the largest first")
 
 
-ABOUT = kit.About(Settings, Options, needs=("transformers", "tokenizers", "sklearn"))
+ABOUT = kit.About(Settings, Options, needs=("transformers", "tokenizers"))

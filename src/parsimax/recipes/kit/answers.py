@@ -10,7 +10,8 @@ from dataclasses import replace
 from typing import Any
 
 from . import inputs
-from .recipe import Answer, DataError, Options, Recipe
+from .recipe import Answer, Options, Recipe
+from .settings import SettingsError
 
 MOST = 256  # lines of a group at most
 MARK = "#ERROR"  # of the line that stands where an answer would
@@ -69,7 +70,9 @@ def answers(
                 if query is not None:
                     recipe.check(task, query, options)
                     good[number] = query
-            except DataError as error:
+            except SettingsError:  # of the options, with which no line can be answered
+                raise
+            except Exception as error:  # whatever it is, it is of this line, and the others have answers
                 found[number] = _marked(number, error, options)
         found |= _answered(recipe, task, settings, options, good)
         for number in sorted(found):
@@ -87,7 +90,7 @@ def _answered(
         return {}
     try:
         return dict(zip(good, recipe.predict(task, settings, list(good.values()), options), strict=True))
-    except (ValueError, RuntimeError, MemoryError) as error:
+    except Exception as error:
         if len(good) == 1:
             (number,) = good
             return {number: _marked(number, error, options)}
@@ -96,6 +99,8 @@ def _answered(
 
 
 def _marked(number: int, error: Exception, options: Options) -> Answer:
-    text = " ".join(f"{error}".split()) or type(error).__name__
+    text = " ".join(f"{error}".split())
+    if not text or not isinstance(error, (ValueError, RuntimeError)):  # whose texts are sentences
+        text = f"{type(error).__name__}: {text}".removesuffix(": ")
     known = json.dumps({"error": text, "line": number}, ensure_ascii=False)
     return Answer((known if options.json else f"{MARK} line {number}: {text}",), failed=True)

@@ -49,12 +49,16 @@ def query_of(kind: type[Q], record: Mapping[str, Any]) -> Q:
             if one.default is MISSING:
                 raise DataError(unknown(one.name, [str(name) for name in record], "column"))
             continue
-        value = record[one.name]
-        try:
-            values[one.name] = as_kind(value, hints[one.name])
-        except (TypeError, ValueError):
-            raise DataError(f"{one.name} must be {kind_text(hints[one.name])}, got {shortened(repr(value))}") from None
+        values[one.name] = value_of(one.name, record[one.name], hints[one.name])
     return kind(**values)
+
+
+def value_of(name: str, value: Any, kind: Any) -> Any:
+    """A named value as ``kind``; DataError where it is not one."""
+    try:
+        return as_kind(value, kind)
+    except (TypeError, ValueError):
+        raise DataError(f"{name} must be {kind_text(kind)}, got {shortened(repr(value))}") from None
 
 
 def twice(names: Sequence[str]) -> str | None:
@@ -137,6 +141,9 @@ def _text(line: bytes) -> str:
 def _record(text: str) -> dict[str, Any]:
     try:
         record = json.loads(text)
+        json.dumps(record, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        raise DataError(f"{error.object[error.start]!a} is half of a character; write both halves") from None
     except (ValueError, RecursionError) as error:
         raise DataError(f"not JSON: {error}") from None
     if not isinstance(record, dict):

@@ -25,6 +25,18 @@ def save(figures: Mapping[str, Any], folder: Path) -> dict[Path, bytes]:
     return written
 
 
+def drawable(text: str) -> str:
+    """A user's text with a box for each letter that the fonts do not have, of which matplotlib would warn.
+
+    Draw it with ``parse_math=False``: what stands between two dollars is no formula.
+    """
+    from matplotlib.font_manager import FontProperties, findfont, get_font
+
+    fonts = [findfont(FontProperties(family=[family])) for family in FontProperties().get_family()]
+    known = {code for font in fonts for code in get_font(font).get_charmap()}
+    return "".join(letter if ord(letter) in known else "□" for letter in text)
+
+
 def curves(run: Run, *names: str) -> Any:
     """A figure of ``val/`` and ``train/`` values of each name over the steps; None before the first validation."""
     from matplotlib.figure import Figure

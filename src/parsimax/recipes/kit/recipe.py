@@ -29,13 +29,13 @@ class Train:
 
     steps: int = setting(2000, "optimiser steps at most", low=1, later=True)
     lr: float = setting(1e-3, "peak learning rate of Adam", low=0, high=10)
-    alpha_lr: float = setting(5.0, "learning rate of learned α, as a multiple of lr", low=0)
+    alpha_lr: float = setting(5.0, "learning rate of learned α, as a multiple of lr", low=0, high=1e6)
     warmup: int = setting(200, "steps in which the rate rises; after them it falls", low=0)
     decay: Literal["cosine", "linear", "inverse-sqrt", "none"] = setting(
         "cosine", "how the rate falls after the warm-up"
     )
     clip: float = setting(1.0, "largest norm of the gradient; 0 for any", low=0)
-    weight_decay: float = setting(0.0, "weight decay of the optimiser", low=0)
+    weight_decay: float = setting(0.0, "weight decay of the optimiser", low=0, high=1000)
     eval_every: int = setting(200, "steps between validations, each with a checkpoint", low=1)
     patience: int = setting(
         0, "stop after this many validations without a better one; 0 never stops early", low=0, later=True

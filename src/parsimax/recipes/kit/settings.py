@@ -118,7 +118,7 @@ def from_yaml(path: Path) -> dict[str, Any]:
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise SettingsError(f"cannot read {path}: {error.strerror}") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except (yaml.YAMLError, ValueError) as error:  # such as an integer of more digits than Python reads
         raise SettingsError(f"{path} is not YAML: {' '.join(str(error).split())}") from None
     if content is None:
         return {}
@@ -222,8 +222,10 @@ def as_kind(value: Any, kind: Any) -> Any:
     if get_origin(kind) is Literal:
         return {str(one): one for one in get_args(kind)}[_checked(str(value), {str(one) for one in get_args(kind)})]
     if get_origin(kind) is tuple:
-        parts = value.split(",") if isinstance(value, str) else value
-        return tuple(as_kind(part, get_args(kind)[0]) for part in parts if part != "")
+        if isinstance(value, Mapping):
+            raise ValueError
+        parts = filter(None, value.split(",")) if isinstance(value, str) else value
+        return tuple(as_kind(part, get_args(kind)[0]) for part in parts)
     if kind in (bool, types.NoneType):
         words = NOTHING if kind is types.NoneType else TRUTH
         return words[_checked(str(value).lower(), words)]
@@ -233,7 +235,10 @@ def as_kind(value: Any, kind: Any) -> Any:
         raise ValueError
     if kind is Path:
         return Path(value).expanduser().absolute()  # a run may be opened from elsewhere
-    made = kind(value)
+    try:
+        made = kind(value)
+    except OverflowError:  # of what is infinite, or an integer too large for a float
+        raise ValueError from None
     if made != made or (kind is int and isinstance(value, float) and made != value):
         raise ValueError
     return made

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import csv
 import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-from xml.etree import ElementTree
-from xml.sax.saxutils import escape
+from xml.parsers import expat
 
 import arff as liac
 
@@ -16,29 +16,43 @@ from ..kit.recipe import DataError
 from ..text.files import lines
 
 NUMBERS = ("NUMERIC", "REAL")
+QUOTED = re.compile(r"""^\s*@attribute\s+(["'])((?:\\.|(?!\1)[^\\])*)\1\s""", re.IGNORECASE)
+ESCAPED = {"n": "\n", "r": "\r", "t": "\t"}  # other letters behind a backslash are themselves
 INTEGER = re.compile(r"^(\s*@attribute\s.*\s)integer\s*$", re.IGNORECASE)  # liac-arff would make 1 of 1.5
 
 
-def label_names(path: Path) -> list[str]:
-    """The names in an XML file of labels, those inside others too."""
+def label_places(path: Path) -> dict[str, int]:
+    """The names in an XML file of labels, those inside others too, each with its line."""
+    found: dict[str, int] = {}
+    parser = expat.ParserCreate(namespace_separator="}")
+
+    def begin(tag: str, attributes: dict[str, str]) -> None:
+        if tag.rpartition("}")[2] != "label":
+            return
+        name, place = attributes.get("name", ""), parser.CurrentLineNumber
+        if not name or name in found:
+            problem = f"the label {name!r} is there twice; leave one of them" if name else "a label without a name"
+            raise DataError(f"{path}, line {place}: {problem}")
+        found[name] = place
+
+    def refuse(name: str, *declared: Any) -> None:  # a few that hold each other many times would fill the memory
+        where = f"{path}, line {parser.CurrentLineNumber}"
+        raise DataError(f"{where}: it declares the entity {shortened(name)!r}; write out what it stands for")
+
+    parser.StartElementHandler, parser.EntityDeclHandler = begin, refuse
     try:
-        tree = ElementTree.fromstring("\n".join(lines(path)).encode())
-    except ElementTree.ParseError as error:
-        raise DataError(f"{path}, line {error.position[0]}: not XML ({error})") from None
-    found = [one.get("name", "") for one in tree.iter() if one.tag.rpartition("}")[2] == "label"]
-    if not found or not all(found):
-        raise DataError(f"{path} has {'a label without a name' if found else 'no <label name=…>'}")
-    if len({*found}) < len(found):
-        twice = next(name for name in found if found.count(name) > 1)
-        raise DataError(f"{path} has the label {twice!r} twice")
+        parser.Parse(path.read_bytes(), True)
+    except OSError as error:
+        raise DataError(f"cannot read {path}: {error.strerror or error}") from None
+    except expat.ExpatError as error:
+        raise DataError(f"{path}, line {error.lineno}: not XML ({error}), or not in the encoding it declares") from None
+    except DataError:
+        raise
+    except (LookupError, ValueError) as error:
+        raise DataError(f"{path}: not XML ({error}); save it as UTF-8") from None
+    if not found:
+        raise DataError(f"{path} has no <label name=…>")
     return found
-
-
-def place_of(path: Path, name: str) -> str:
-    """An XML file of labels with the line that has this one, unless it is spelled in another way there."""
-    spelled = re.compile(rf"""name\s*=\s*["']{re.escape(escape(name))}["']""")
-    found = next((at for at, line in enumerate(lines(path), 1) if spelled.search(line)), None)
-    return f"{path}" if found is None else f"{path}, line {found}"
 
 
 def read(path: Path) -> tuple[list[str], list[list[float]], list[int]]:
@@ -56,13 +70,16 @@ def read(path: Path) -> tuple[list[str], list[list[float]], list[int]]:
 
     try:
         found = liac.ArffDecoder().decode(fed(), return_type=liac.DENSE)
-    except (liac.ArffException, ValueError, IndexError) as error:  # these of {}, a missing name, '\\u'
+    except (liac.ArffException, csv.Error, ValueError, IndexError) as error:  # these of {}, a missing name, '\\u'
         raise DataError(f"{path}, line {at}: {_problem(error, text[at - 1] if at else '')}") from None
     declared = [at for at, line in enumerate(text, 1) if line.strip().lower().startswith("@attribute")]
     kinds = [_kind(path, at, name, kind) for at, (name, kind) in zip(declared, found["attributes"], strict=True)]
-    names = [
-        column for (name, _), kind in zip(found["attributes"], kinds, strict=True) for column in _names(name, kind)
-    ]
+    names: dict[str, None] = {}
+    for at, (name, _), kind in zip(declared, found["attributes"], kinds, strict=True):
+        for column in _names(_meant(text[at - 1], name), kind):
+            if column in names:
+                raise DataError(f"{path}, line {at}: the column {column!r} is there twice; name it otherwise")
+            names[column] = None
     places = _places(text)
     _check_sparse(path, text, places)
     rows = []
@@ -71,11 +88,13 @@ def read(path: Path) -> tuple[list[str], list[list[float]], list[int]]:
             name = found["attributes"][row.index(None)][0]
             raise DataError(f"{path}, line {place}: {name} is missing (?); fill it in or remove the row")
         rows.append([number for value, kind in zip(row, kinds, strict=True) for number in _numbers(value, kind)])
-    return names, rows, places
+    return list(names), rows, places
 
 
 def _problem(error: Exception, line: str) -> str:
     """What is wrong, in a few words: liac-arff repeats the whole line."""
+    if isinstance(error, csv.Error):
+        return f"not ARFF: {error}"
     kinds = {
         "BadAttributeType": "the type of the attribute is not known",
         "BadDataFormat": "the row has too few or too many values",
@@ -84,6 +103,12 @@ def _problem(error: Exception, line: str) -> str:
         "BadAttributeName": "the name of the attribute is there twice",
     }
     return f"{kinds.get(type(error).__name__, 'not ARFF')}, in {shortened(line)!r}"
+
+
+def _meant(line: str, name: str) -> str:
+    """The name of an attribute; liac-arff leaves the backslashes that a quoted one has before quotes."""
+    quoted = QUOTED.match(line)
+    return name if quoted is None else re.sub(r"\\(.)", lambda one: ESCAPED.get(one[1], one[1]), quoted[2])
 
 
 def _kind(path: Path, place: int, name: str, kind: Any) -> list[str] | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
@@ -10,10 +10,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from ..kit.inputs import shortened
 from ..kit.recipe import DataError
 from ..kit.settings import unknown
 from ..text.files import ending, held_out, of_split
-from .arff import label_names, place_of, read
+from .arff import label_places, read
 from .settings import Data
 from .tables import read_csv, read_parquet
 
@@ -68,21 +69,27 @@ def load(data: Data, split: str) -> Rows:
         raise DataError(
             f"data.labels names columns of CSV or Parquet: leave it out, {path} has its labels in {more[0]}"
         )
-    rows = _read(path, label_names(more[0]) if more else list(data.labels), more[0] if more else None)
+    places = label_places(more[0]) if more else {}
+    rows = _read(path, [*places] or list(data.labels), {name: f"{more[0]}, line {at}" for name, at in places.items()})
     if split == "test" or file_of(data.root, "val") is not None:
         return rows
     train, val = held_out(len(rows.numbers), data.held_out, path)
     return rows.some(val if split == "val" else train)
 
 
-def _read(path: Path, labels: list[str], xml: Path | None) -> Rows:
+def head(path: Path) -> str:
+    """Where the names of a file's columns are; those of ARFF are in many lines, those of Parquet in none."""
+    return f"{path}, line 1" if ending(path) == ".csv" else f"{path}"
+
+
+def _read(path: Path, labels: list[str], told: Mapping[str, str]) -> Rows:
+    """The rows of a file; ``told`` says where a label is named, if that is not in the settings."""
     columns, values, places = FORMATS[ending(path)](path)
     if not labels:
-        raise DataError(f"{path}: say which columns are labels: data.labels=NAME,NAME,… of {', '.join(columns[-5:])}")
+        some = ", ".join(map(shortened, columns[-5:]))
+        raise DataError(f"{path}: say which columns are labels: data.labels=NAME,NAME,… of {some}")
     if missing := [name for name in labels if name not in columns]:
-        where = f"{path}, line 1" if ending(path) == ".csv" else f"{path}"
-        if xml is not None:
-            where = f"{place_of(xml, missing[0])}: {path.name} does not have this label"
+        where = f"{told[missing[0]]}: {path.name} does not have this label" if told else head(path)
         raise DataError(f"{where}: {unknown(missing[0], columns, 'column')}")
     if not values:
         raise DataError(f"{path} has no rows")

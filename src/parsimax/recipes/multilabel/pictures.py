@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from ..kit.inputs import shortened
-from ..kit.pictures import curves, save
+from ..kit.pictures import curves, drawable, save
 from ..kit.runs import Run
 from .data import Rows
 
@@ -31,7 +31,8 @@ def by_label(rows: Rows, given: Tensor) -> Any:
     figure = Figure((6, 0.8 + 0.25 * len(shown)), layout="constrained")
     axes = figure.subplots()
     axes.barh(range(len(shown)), [(right / both)[at].item() for at in shown])
-    names = [f"{shortened(rows.names[at], 24)} ({count[at].item()})" for at in shown]
-    axes.set(yticks=range(len(shown)), yticklabels=names, xlim=(0, 1), xlabel="F1 on the validation rows")
+    names = [f"{drawable(shortened(rows.names[at], 24))} ({count[at].item()})" for at in shown]
+    axes.set_yticks(range(len(shown)), names, parse_math=False)
+    axes.set(xlim=(0, 1), xlabel="F1 on the validation rows")
     axes.invert_yaxis()
     return figure

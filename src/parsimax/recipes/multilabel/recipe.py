@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..kit.inputs import shortened
+from ..kit.inputs import shortened, value_of
 from ..kit.recipe import Answer, DataError, Evaluation, Recipe
 from ..kit.runs import Run, read_json, write
 from ..kit.settings import unknown
@@ -41,7 +41,7 @@ class MultiLabel(Recipe[Settings, Labels, Numbers, Options]):
 
     def start(self, settings: Settings, run: Run) -> Labels:
         train, val = (data.load(settings.data, split) for split in ("train", "val"))
-        _check_same(train, val.columns, val.names, "validation")
+        _check_same(settings, "val", val, train.columns, train.names)
         if settings.data.root is not None and data.file_of(settings.data.root, "test") is not None:
             _same(settings, "test", train.columns, train.names)  # what is wrong there is said before the training
         settings.check_size(len(train.columns))
@@ -93,10 +93,12 @@ class MultiLabel(Recipe[Settings, Labels, Numbers, Options]):
     def record(self, task: Labels, record: Mapping[str, Any], options: Options) -> Numbers:
         """The columns of the training data by name, or all at once as ``numbers``; others are not looked at."""
         if "numbers" in record and "numbers" not in task.columns:
+            if isinstance(record["numbers"], str):
+                return self.read(task, record["numbers"], options)
             return super().record(task, record, options)
         if missing := [name for name in task.columns if name not in record]:
             raise DataError(unknown(missing[0], [str(name) for name in record], "column"))
-        return super().record(task, {"numbers": [record[name] for name in task.columns]}, options)
+        return Numbers(tuple(value_of(name, record[name], float) for name in task.columns))
 
     def check(self, task: Labels, query: Numbers, options: Options) -> None:
         if len(query.numbers) != len(task.columns):
@@ -134,18 +136,20 @@ def _names(path: Path) -> tuple[list[str], list[str]]:
 
 def _same(settings: Settings, split: str, columns: list[str], names: list[str]) -> Rows:
     rows = data.load(settings.data, split)
-    _check_same(rows, columns, names, split)
+    _check_same(settings, split, rows, columns, names)
     return rows
 
 
-def _check_same(rows: Rows, columns: list[str], names: list[str], split: str) -> None:
+def _check_same(settings: Settings, split: str, rows: Rows, columns: list[str], names: list[str]) -> None:
     """The columns of every split are those of the training data, in their order."""
     for known, own, what in ((columns, rows.columns, "column"), (names, rows.names, "label")):
         if known != own:
             first = next((one for one in own if one not in known), None) or next(
                 (one for one in known if one not in own), "their order"
             )
-            raise DataError(f"the {what}s of {split} are not those of the training data: {first}")
+            file = next(iter(data.files(settings.data, split)), None)
+            where = "the embedded data" if file is None else data.head(file)
+            raise DataError(f"{where}: the {what}s of {split} are not those of the training data: {shortened(first)}")
 
 
 def _named(task: Labels, chosen: Tensor) -> list[str]:

@@ -21,6 +21,7 @@ Layer = Literal[
     "rsoftmax-predicted",
 ]
 
+EMBEDDED = ("data.classes", "data.average", "data.rows")  # what is of the embedded data alone
 OWN = {  # what each layer reads of the settings that not all of them do
     "rsoftmax": ("rate", "train_rate"),
     "rsoftmax-predicted": ("train_rate", "count_weight"),
@@ -62,7 +63,7 @@ class Model:
     )
     alpha: float | Literal["learned"] = setting(LEARNED, "of entmax: 1 is softmax, 2 sparsemax", low=0)
     q: float = setting(10.0, "of sparsehourglass: small is nearly scale invariant, large is sparsemax", low=1e-6)
-    count_weight: float = setting(1.0, "of rsoftmax-predicted: weight of the loss of the label count", low=0)
+    count_weight: float = setting(1.0, "of rsoftmax-predicted: weight of the loss of the label count", low=0, high=1e6)
 
 
 @dataclass(frozen=True)
@@ -96,6 +97,12 @@ class Settings(kit.Settings):
         layer = self.model.layer
         others = {name for names in OWN.values() for name in names} - {*OWN.get(layer, ())}
         refuse_unread(self, sorted(f"model.{name}" for name in others), f"model.layer={layer}")
+        if self.model.net == "mlp":
+            refuse_unread(self, ("data.shape",), "model.net=mlp")
+        if self.data.root is None:
+            refuse_unread(self, ("data.held_out",), "the embedded data, whose parts are fixed,")
+        else:
+            refuse_unread(self, EMBEDDED, "data.root")
 
     def check_size(self, columns: int) -> None:
         """SettingsError unless the numbers of a row are an image of ``data.shape``, where one is wanted."""

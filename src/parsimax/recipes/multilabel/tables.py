@@ -2,30 +2,24 @@
 
 from __future__ import annotations
 
-import csv
 import math
 from pathlib import Path
 
-from ..kit.inputs import shortened
+from ..kit.inputs import shortened, twice
 from ..kit.recipe import DataError
-from ..text.files import lines
+from ..text.tables import rows
 
 
 def read_csv(path: Path) -> tuple[list[str], list[list[float]], list[int]]:
-    """Names of the columns, the rows as numbers, and the line of each row."""
-    reader = csv.reader(lines(path))
-    rows: list[list[float]] = []
-    places: list[int] = []
-    try:
-        header = next(reader)
-        _check_names(path, header)
-        for cells in reader:
-            if cells:
-                rows.append(_row(path, reader.line_num, header, cells))
-                places.append(reader.line_num)
-    except csv.Error as error:
-        raise DataError(f"{path}, line {reader.line_num}: not CSV: {error}") from None
-    return header, rows, places
+    """Names of the columns, the rows as numbers, and the line that each row begins in."""
+    found = rows(path)
+    _, header = next(found)
+    _check_names(f"{path}, line 1", header)
+    places, numbers = [], []
+    for place, cells in found:
+        places.append(place)
+        numbers.append(_row(path, place, header, cells))
+    return header, numbers, places
 
 
 def read_parquet(path: Path) -> tuple[list[str], list[list[float]], list[int]]:
@@ -35,22 +29,23 @@ def read_parquet(path: Path) -> tuple[list[str], list[list[float]], list[int]]:
     except ImportError:
         raise DataError(f"{path}: Parquet needs pyarrow; install it: python -m pip install pyarrow") from None
     try:
-        table = parquet.read_table(path)
+        with parquet.ParquetFile(path) as file:  # read_table fails where two columns have one name
+            table = file.read()
     except (ArrowException, OSError) as error:
         raise DataError(f"cannot read {path}, it is damaged or no Parquet: {shortened(str(error))}") from None
-    _check_names(path, table.column_names)
+    names = list(table.column_names)
+    _check_names(f"{path}", names)
     columns = [column.to_pylist() for column in table.columns]
-    rows = [_row(path, number, table.column_names, cells) for number, cells in enumerate(zip(*columns, strict=True), 1)]
-    return list(table.column_names), rows, list(range(1, len(rows) + 1))
+    numbers = [_row(path, number, names, cells) for number, cells in enumerate(zip(*columns, strict=True), 1)]
+    return names, numbers, list(range(1, len(numbers) + 1))
 
 
-def _check_names(path: Path, names: list[str]) -> None:
+def _check_names(where: str, names: list[str]) -> None:
     if not all(name.strip() for name in names):
         at = [bool(name.strip()) for name in names].index(False) + 1
-        raise DataError(f"{path}, line 1: column {at} of {len(names)} has no name")
-    if len({*names}) < len(names):
-        twice = next(name for name in names if names.count(name) > 1)
-        raise DataError(f"{path} has the column {twice!r} twice")
+        raise DataError(f"{where}: column {at} of {len(names)} has no name")
+    if (repeated := twice(names)) is not None:
+        raise DataError(f"{where}: the column {repeated!r} is there twice; leave one of them")
 
 
 def _row(path: Path, place: int, names: list[str], cells: list[str] | tuple[object, ...]) -> list[float]:
