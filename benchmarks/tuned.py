@@ -174,7 +174,7 @@ def carry_out(plan: Plan, training: Training, options: argparse.Namespace) -> Do
         code, error = command("train", "--resume", str(folder))
     else:
         settings = [f"{key}={value:g}" for key, value in training.values.items()]
-        given = [f"data.root={options.data}", f"train.seed={training.seed}"]
+        given = [f"data.root={options.data}", f"train.seed={training.seed}", f"train.matmul={matmul()}"]
         all_words = [*plan.cells[training.cell], *settings, *plan.common, *given, *options.settings]
         words = {word.partition("=")[0]: word for word in all_words}.values()  # the last of a setting counts
         config = ["--config", plan.config] if plan.config else []
@@ -226,12 +226,16 @@ def do_next(plan: Plan, options: argparse.Namespace) -> bool | None:
     return False if open_ else None
 
 
+def matmul() -> str:
+    """Of float32: medium is twice as quick on AMD and float32 all the same, which it is not by AMX."""
+    return "highest" if torch.cpu._is_amx_tile_supported() else "medium"
+
+
 def run(plan: Plan, options: argparse.Namespace) -> None:
     """Work until nothing is missing. Several processes may do so in one folder."""
     options.runs.mkdir(parents=True, exist_ok=True)
     keep_freed_memory()  # a tenth of a step of MiniLM is spent on pages that were given back
-    if not torch.cpu._is_amx_tile_supported():  # on AMD twice as quick, and still float32, which it is not by AMX
-        torch.set_float32_matmul_precision("medium")
+    torch.set_float32_matmul_precision(matmul())
     find(plan.recipe).recipe()  # imported here, not in every fork
     from parsimax.recipes.kit import training  # noqa: F401
 

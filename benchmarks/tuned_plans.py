@@ -206,6 +206,7 @@ def post_editors() -> Plan:
         like={name: "self-tied" for name in cells if name not in ("self-tied", "dual-source")},
         common=(
             "search.beam=1",
+            "search.average=false",  # or it would go on behind the first end, for a better mean
             "train.steps=1500",
             "train.batch_tokens=512",
             "train.warmup=100",

@@ -565,6 +565,7 @@ def test_figures_where_no_triplet_can_be_read_are_those_of_doing_nothing(kind, m
     figures = recipe.RECIPE.evaluate(task, settings, "val", lambda text: None).figures
     assert figures["not read"] == figures["triplets"] > 0 and figures["changed"] == 0
     assert figures["TER"] == figures["TER doing nothing"] > 0
+    assert recipe.RECIPE.zeros(task, figures, "model.output.alpha") is None
 
 
 def test_figures_count_what_predict_gives_where_no_output_ends(tmp_path, monkeypatch):

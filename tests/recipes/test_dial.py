@@ -79,6 +79,10 @@ def test_where_nothing_can_be_turned_the_reason_is_said():
         SettingsError, match=r"none: its mapping has no number that is set; .*mapping=rsoftmax model\.rate"
     ):
         settings_of(soft, {"model.rate": "0,0.1"}, find("finetune").recipe().dials)
+    words = {"model.attention.mapping": "softmax", "model.output.mapping": "softmax"}
+    text = changed(find("inflection").settings(), words)
+    with pytest.raises(SettingsError, match=r"eval can turn search\.beam alone: its mapping .*mapping=rsoftmax"):
+        settings_of(text, {"model.attention.rate": "0,0.1"}, find("inflection").recipe().dials)
 
 
 def test_other_lists_checkpoints_and_mappings_have_other_files(tmp_path):
@@ -112,6 +116,9 @@ def test_zeros_are_those_of_the_first_key_that_has_some():
     for keys in (("search.conserve", "model.alpha"), ("model.alpha", "search.conserve")):
         made = dial.sweep(recipe, [(dict.fromkeys(keys, "1"), None)], "val", lambda settings: None, lambda text: None)
         assert made.turns[0].zeros == 0.25 and made.counts_zeros
+    places = [({"search.conserve": number, "model.alpha": "1"}, None) for number in "01"]
+    made = dial.sweep(recipe, places, "val", lambda settings: None, lambda text: None)
+    assert not made.counts_zeros, "those of a mapping that stays as it is are of no turn"
 
 
 def test_a_step_is_timed_often_where_there_are_few_batches():

@@ -191,6 +191,10 @@ class Ape(TextRecipe[Query, Options]):
     def dials(self, settings: Settings) -> list[str]:
         return [*super().dials(settings), "search.conserve"]
 
+    def zeros(self, task: Any, figures: Mapping[str, Any], key: str) -> float | None:
+        """None where the model could not read a single triplet."""
+        return None if figures["not read"] == figures["triplets"] else super().zeros(task, figures, key)
+
     def report(self, task: Any, settings: Settings, run: Run, folder: Path) -> list[Path]:
         """Of the triplets that the model can read."""
         folder.mkdir(parents=True, exist_ok=True)

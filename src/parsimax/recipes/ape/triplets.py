@@ -111,7 +111,7 @@ def _of_table(path: Path) -> list[Triplet]:
     header, *body = (_cells(path, number, line) for number, line in enumerate(files.lines(path), 1))
     if missing := [part for part in PARTS if part not in header]:
         raise DataError(f"{path}, line 1: no column {', '.join(missing)}; its columns are {', '.join(header)}")
-    if column := twice(header):
+    if (column := twice(header)) is not None:
         raise DataError(f"{path}, line 1: has the column {column!r} twice; give each a name of its own")
     columns = [header.index(part) for part in PARTS]
     found = []

@@ -88,7 +88,9 @@ def settings_of(settings: S, words: Mapping[str, str], dials: Any) -> list[tuple
         made = changed(settings, values)
         allowed = [*dials(made), *(f"{prefix}mapping" for prefix, _ in choices(made))]
         if wrong := [key for key in values if key not in allowed]:
-            has = ", ".join(dials(made)) or f"none: {_no_number(made)}"
+            has = ", ".join(dials(made))
+            if not {*dials(made)} & {*numbers_of_mappings(made)}:
+                has = f"{f'{has} alone' if has else 'none'}: {_no_number(made)}"
             raise SettingsError(f"{wrong[0]} is no number of this run's mapping; eval can turn {has}")
         _check_domains(made)
         turns.append((values, made))
@@ -152,12 +154,16 @@ class Sweep:
         return all(turn.zeros is not None for turn in self.turns)
 
     def moving(self) -> list[str]:
-        """The keys that have more than one value, or all."""
-        keys = [*self.turns[0].values]
-        return [key for key in keys if len({turn.values[key] for turn in self.turns}) > 1] or keys
+        return _moving([turn.values for turn in self.turns])
 
     def named(self, turn: Turn) -> str:
         return ", ".join(f"{key}={turn.values[key]}" for key in self.moving())
+
+
+def _moving(turns: Sequence[Mapping[str, str]]) -> list[str]:
+    """The keys that have more than one value, or all."""
+    keys = [*turns[0]]
+    return [key for key in keys if len({values[key] for values in turns}) > 1] or keys
 
 
 def measured(figures: Mapping[str, Any], name: str) -> float:
@@ -185,6 +191,7 @@ def sweep(
     Quick evaluations go round several times, and the best pace counts: what else runs on the machine comes and goes.
     """
     turns: dict[int, Turn] = {}
+    keys = _moving([values for values, _ in places])
     began, pace, task = time.perf_counter(), "", None
     for number in range(ROUNDS):
         if number and time.perf_counter() - began > ENOUGH:
@@ -195,7 +202,7 @@ def sweep(
             figures = recipe.evaluate(task, settings, split, lambda text: None).figures
             pace, each = pace_of(figures, time.perf_counter() - since)
             each = max(each, turns[at].pace if at in turns else 0.0)
-            found = (recipe.zeros(task, figures, key) for key in values)
+            found = (recipe.zeros(task, figures, key) for key in keys)
             zeros = next((share for share in found if share is not None), None)
             turns[at] = Turn(values, measured(figures, recipe.quality(task)[0]), zeros, each, {**figures, pace: each})
     show("")

@@ -292,9 +292,9 @@ def restore(task: Task[Any], path: Path, turned: bool = False) -> Task[Any]:
 
 @contextlib.contextmanager
 def _matmul(precision: str) -> Iterator[None]:
-    """Torch's own state, put back afterwards; "highest", the default there too, leaves what the caller chose."""
+    """Torch's own state, put back afterwards."""
     before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision(before if precision == "highest" else precision)
+    torch.set_float32_matmul_precision(precision)
     try:
         yield
     finally:
