@@ -49,7 +49,7 @@ def label_places(path: Path) -> dict[str, int]:
     except DataError:
         raise
     except (LookupError, ValueError) as error:
-        raise DataError(f"{path}: cannot be read as XML ({error}); save it as UTF-8") from None
+        raise DataError(f"{path}: not XML ({error}); save it as UTF-8") from None
     if not found:
         raise DataError(f"{path} has no <label name=…>")
     return found
