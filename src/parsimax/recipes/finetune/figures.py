@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 import statistics
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -21,27 +22,21 @@ RECORDED = 32  # examples whose attention is measured
 
 
 def of_classes(wanted: Tensor, said: Tensor, classes: list[str]) -> dict[str, Any]:
-    """As scikit-learn has them. F1 is that of the label that sorts last where there are two, else the mean of all
-    labels'; a label that is neither wanted nor said has 0.
-    """
-    right, asked, told = (
-        torch.bincount(some, minlength=len(classes)).double() for some in (wanted[wanted == said], wanted, said)
-    )
-    by_label = 2 * right / (asked + told).clamp(min=1)
-    macro = by_label.mean().item()
+    """By scikit-learn. F1 is that of the label that sorts last where there are two, else the mean of all labels'."""
+    from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
+
+    right, found = wanted.numpy(), said.numpy()
+    by_label = f1_score(right, found, labels=range(len(classes)), average=None, zero_division=0)
+    macro = float(by_label.mean())
+    with warnings.catch_warnings():  # of a single label in both, for which 0 is what it gives
+        warnings.filterwarnings("ignore", "A single label was found", UserWarning)
+        matthews = float(matthews_corrcoef(right, found))
     return {
-        "accuracy": (wanted == said).double().mean().item(),
-        "F1": by_label[1].item() if len(classes) == 2 else macro,
+        "accuracy": float(accuracy_score(right, found)),
+        "F1": float(by_label[1]) if len(classes) == 2 else macro,
         "macro F1": macro,
-        "Matthews": matthews(right, asked, told),
+        "Matthews": matthews,
     }
-
-
-def matthews(right: Tensor, asked: Tensor, told: Tensor) -> float:
-    """The correlation of labels that are wanted and said, by how often each is right; 0 where either is always one."""
-    count = asked.sum()
-    spread = (count.square() - asked @ asked) * (count.square() - told @ told)
-    return float((right.sum() * count - asked @ told) / spread.sqrt()) if spread else 0.0
 
 
 def of_numbers(wanted: Tensor, said: Tensor) -> dict[str, Any]:

@@ -93,4 +93,4 @@ class Options(kit.Options):
     probabilities: bool = setting(False, "every class with its probability, the largest first")
 
 
-ABOUT = kit.About(Settings, Options, needs=("transformers", "tokenizers"))
+ABOUT = kit.About(Settings, Options, needs=("transformers", "tokenizers", "sklearn"))
