@@ -372,6 +372,10 @@ def test_pairs_by_tabs_and_by_commas_are_the_same(tmp_path):
     assert len(data.load(dev, "val")) == 16 and len(data.load(dev, "train")) == 40
     with pytest.raises(DataError, match="has no file of test"):
         data.load(dev, "test")
+    share = Data(root=root, text=("one", "#2 String"), label="gold", held_out=0.25)
+    assert len(data.load(share, "val")) == 16
+    with pytest.raises(DataError, match=r"data\.held_out=0\.25: .*dev\.csv is there to validate on; leave"):
+        data.load(share, "train")
 
 
 @pytest.mark.parametrize(
@@ -392,6 +396,15 @@ def test_a_column_that_is_there_twice_is_refused(tmp_path):
         (path := tmp_path / f"train{ending}").write_text(f"text{mark}label{mark}text\na{mark}1{mark}b\n")
         with pytest.raises(DataError, match="line 1: the column 'text' is there twice"):
             data.read(path, Data(root=tmp_path))
+
+
+@pytest.mark.parametrize("ending, mark", [(".csv", ","), (".tsv", "\t")])
+def test_a_carriage_return_is_no_matter_of_quotes(ending, mark, tmp_path):
+    (path := tmp_path / f"train{ending}").write_bytes(f"label{mark}text\n1{mark}a\rb\n".encode())
+    with pytest.raises(DataError) as caught:
+        data.read(path, Data(root=tmp_path))
+    said = "a carriage return within the line; put a space there, and end lines with a newline"
+    assert str(caught.value) == f"{path}, line 2: {said}"
 
 
 @pytest.mark.parametrize("rows", ['1,"a good\n0,bad\n', '1,"a good\n0,"bad"\n0,worse\n', '1,"so" good\n0,bad\n'])

@@ -82,6 +82,16 @@ def test_rows_are_held_out_once():
     assert len(val) == 2 and sorted(train + val) == [-7, 1, 3, 5, 9]
 
 
+def test_no_share_is_held_out_beside_rows_to_validate_on(tmp_path):
+    for split in ("train", "val"):
+        (tmp_path / f"x-{split}.csv").write_text("one,a\n1,0\n2,1\n")
+    assert len(data.load(Data(root=tmp_path, labels=("a",)), "train").numbers) == 2
+    given = Data(root=tmp_path, labels=("a",), held_out=0.4)
+    assert len(data.load(given, "val").numbers) == 2
+    with pytest.raises(data.DataError, match=r"data\.held_out=0\.4: .*x-val\.csv is there to validate on; leave"):
+        data.load(given, "train")
+
+
 @pytest.mark.parametrize(
     "change, message",
     [

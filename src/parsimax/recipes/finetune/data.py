@@ -13,7 +13,7 @@ from ..kit.inputs import shortened
 from ..kit.recipe import DataError
 from ..kit.settings import unknown
 from ..text import tables
-from ..text.files import WORDS, ending, held_out, lines, of_split
+from ..text.files import WORDS, ending, held_out, lines, of_split, refuse_share
 from . import docstrings
 from .settings import Data
 
@@ -58,7 +58,12 @@ def load(data: Data, split: str) -> list[Example]:
         return [Example((text,), family, f"docstring {number} of {split}") for number, (text, family) in known]
     path = file_of(data, split)
     rows = read(path, data)
-    if split == "test" or path != file_of(data, "val" if split == "train" else "train"):
+    if split == "test":
+        return rows
+    other = file_of(data, "val" if split == "train" else "train")
+    if path != other:
+        if split == "train":
+            refuse_share(data.held_out, Data().held_out, other)
         return rows
     train, val = held_out(len(rows), data.held_out, path)
     return [rows[at] for at in (train if split == "train" else val)]

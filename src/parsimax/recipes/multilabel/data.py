@@ -13,7 +13,7 @@ from torch import Tensor
 from ..kit.inputs import shortened
 from ..kit.recipe import DataError
 from ..kit.settings import unknown
-from ..text.files import ending, held_out, of_split
+from ..text.files import ending, held_out, of_split, refuse_share
 from .arff import label_places, read
 from .settings import Data
 from .tables import read_csv, read_parquet
@@ -71,7 +71,11 @@ def load(data: Data, split: str) -> Rows:
         )
     places = label_places(more[0]) if more else {}
     rows = _read(path, [*places] or list(data.labels), {name: f"{more[0]}, line {at}" for name, at in places.items()})
-    if split == "test" or file_of(data.root, "val") is not None:
+    if split == "test":
+        return rows
+    if (own := file_of(data.root, "val")) is not None:
+        if split == "train":
+            refuse_share(data.held_out, Data().held_out, own)
         return rows
     train, val = held_out(len(rows.numbers), data.held_out, path)
     return rows.some(val if split == "val" else train)

@@ -44,6 +44,14 @@ def held_out(count: int, share: float, path: Path) -> tuple[list[int], list[int]
     return sorted(order[some:]), sorted(order[:some])
 
 
+def refuse_share(share: float, plain: float, validation: Path) -> None:
+    """Raise where ``data.held_out`` was given in vain, as there is a file to validate on."""
+    if share != plain:
+        raise DataError(
+            f"data.held_out={share:g}: {validation} is there to validate on; leave data.held_out or the file out"
+        )
+
+
 def find(folder: Path, names: list[str]) -> Path:
     """The first of ``names`` in ``folder``, as it is or with .gz."""
     if not folder.is_dir():

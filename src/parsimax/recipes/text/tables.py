@@ -39,5 +39,10 @@ def _parsed(path: Path) -> Iterator[tuple[int, list[str]]]:
             yield first, cells
             first = reader.line_num + 1
     except csv.Error as error:
-        hint = "" if tabs else "; a quote in a cell is written twice, and the cell in quotes"
-        raise DataError(f"{path}, line {first}: cannot be read: {error}{hint}") from None
+        if "new-line" in str(error):  # what follows it is advice on how Python opens files
+            wrong = "a carriage return within the line; put a space there, and end lines with a newline"
+        else:
+            wrong = f"cannot be read: {error}" + (
+                "" if tabs else "; a quote in a cell is written twice, and the cell in quotes"
+            )
+        raise DataError(f"{path}, line {first}: {wrong}") from None
