@@ -182,6 +182,14 @@ def normmax_truth(x: Tensor, alpha: float) -> Tensor:
     return powers / powers.sum(-1, keepdim=True)
 
 
+def low_plateau(n: int, count: int = 200) -> Tensor:
+    """A leader, or two, over a plateau that would rise above the threshold of the leader alone by little or much."""
+    rise = torch.logspace(-6, -0.3, count, dtype=torch.float64)[:, None]
+    x = (rise - 1).expand(count, n).clone()
+    x[:, 0], x[::2, 1] = 0, -0.01
+    return x.float()
+
+
 def hourglass_truth(x: Tensor, q: float) -> Tensor:
     x, n = x.double(), x.shape[-1]
     return truth((1 + n * q) / (x.sum(-1, keepdim=True).abs() + n * q) * x, 2.0).p

@@ -23,6 +23,7 @@ from sweep import (
     cases,
     cut_truth,
     hourglass_truth,
+    low_plateau,
     near,
     normmax_truth,
     quantile_truth,
@@ -206,6 +207,26 @@ def test_other_mappings(n):
         total = (p.sum(-1, dtype=torch.float64) - 1).abs().max()
         assert total <= 1e-6, f"{what}: the sum is off by {total:.2e}"
         near(p, true, 2e-6, what)
+
+
+@pytest.mark.parametrize("n", [20, 65, 192, 193, 257, 300, 1000, 4096, 8193])
+def test_normmax_with_a_low_plateau(n):
+    """Its sum moves with every score of the plateau, by more than the rounding of the leader's p lets the proof see."""
+    x = low_plateau(n)
+    near(parsimax.normmax(x, 2.0), normmax_truth(x, 2.0), 2e-6, "normmax")
+
+
+@pytest.mark.parametrize("alpha", [1.3, 1.9, 2.0])
+@pytest.mark.parametrize("n", [100, 1000, 4096])
+def test_attention_by_normmax_with_a_low_plateau(alpha, n):
+    x = low_plateau(n)[::3]
+    true = normmax_truth(x, alpha)
+    values = torch.eye(n)[:, :2]  # of the leader and of one of the others
+    for queries in (x, x.clone().requires_grad_()):
+        out = parsimax.attention(
+            torch.zeros(len(x), 8), torch.zeros(n, 8), values, attn_mask=queries, mapping="normmax", alpha=alpha
+        )
+        near(out, true[:, :2], 2e-6, f"α = {alpha}")
 
 
 def test_the_rows_that_were_wrong():

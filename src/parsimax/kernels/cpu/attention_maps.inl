@@ -212,18 +212,10 @@ template <class T> struct RowMap {
       default:
         break;
     }
-    sharpen(s, n);
-    if (in_double()) {
-      double* wide = (double*)room;
-      for (i64 j = 0; j < n; j++) wide[j] = s[j];
-      const auto d = find_support<double>(wide, n, inner(), (double*)value, index);
-      state[2] = depths((double*)value, d.count);
-      narrow_in_place(value, d.count);
-      found = {d.status, value, d.index, d.count, d.max, d.theta, d.pz, d.edge};
-    } else {
+    if (a.mapping == Attention::normmax) found = norm(s, n, value, index, room);
+    else {
+      sharpen(s, n);
       found = find_support<T>(s, n, inner(), value, index);
-      if (a.mapping == Attention::normmax)
-        state[2] = keeps_depth() ? depths(value, found.count) : escort(value, found.count);
     }
     state[1] = found.edge.E;
     if (inner().kind == GENERAL) state[1] = is_soft() ? found.edge.w : exp(inner().b * found.edge.w);
@@ -330,19 +322,47 @@ template <class T> struct RowMap {
     }
   }
   // Probabilities of entmax to their powers 1 / alpha, divided by the sum of these, which is the result.
-  double escort(T* p, i64 count) const {
-    Total<T> total;
-    for (i64 j = 0; j < count; j += W<T>) {
-      const V<T> v = load<T>(p + j, count - j, T(0)), on = v > 0 ? v : all<T>(1);
-      const V<T> root = param == 2 ? vroot<T>(on) : exp2<T>(log2<T>(on) * T(1 / param)), r = v > 0 ? root : V<T>{};
+  template <class C> double escort(C* p, i64 count) const {
+    Total<C> total;
+    for (i64 j = 0; j < count; j += W<C>) {
+      const V<C> v = load<C>(p + j, count - j, C(0)), on = v > 0 ? v : all<C>(1);
+      const V<C> root = param == 2 ? vroot<C>(on) : exp2<C>(log2<C>(on) * C(1 / param)), r = v > 0 ? root : V<C>{};
       total.add(r);
-      store<T, T>(p + j, r, count - j);
+      store<C, C>(p + j, r, count - j);
     }
     const double D = total.get();
-    for (i64 j = 0; j < count; j += W<T>) store<T, T>(p + j, load<T>(p + j, count - j, T(0)) * T(1 / D), count - j);
+    for (i64 j = 0; j < count; j += W<C>) store<C, C>(p + j, load<C>(p + j, count - j, C(0)) * C(1 / D), count - j);
     return D;
   }
 
+  // By how much more the sum that escort divides by moves than that of the p of entmax, both relative to themselves.
+  double moved(const T* weight, i64 count) const {
+    Total<T> total;
+    const T D = T(state[2]);
+    for (i64 j = 0; j < count; j += W<T>) {  // d^(k - 1)
+      const V<T> v = load<T>(weight + j, count - j, T(0)), on = v > 0 ? v * D : all<T>(1);
+      const V<T> power = param == 2 ? all<T>(1) : exp2<T>(log2<T>(on) * T(2 - param));
+      total.add(v > 0 ? power : V<T>{});
+    }
+    return total.get() / (param * state[2] * state[2]);
+  }
+  // In float, but above alpha = 2, and where the sum of the weights hangs too much on the rounding of each.
+  Support<T> norm(T* s, i64 n, T* value, int32_t* index, T* room) {
+    T* const scores = room + 2 * (n + PAD);  // behind the doubles
+    if constexpr (same<T, float>) __builtin_memcpy(scores, s, n * sizeof(T));
+    if (!in_double()) {
+      sharpen(s, n);
+      const Support<T> found = find_support<T>(s, n, inner(), value, index);
+      state[2] = keeps_depth() ? depths(value, found.count) : escort(value, found.count);
+      if (same<T, double> || bears_rounding<T>(moved(value, found.count))) return found;
+    }
+    double *const wide = (double*)room, *const p = (double*)value;
+    for (i64 j = 0; j < n; j++) wide[j] = (double(scores[j]) - state[0]) * (param / (param - 1));
+    const auto d = find_support<double>(wide, n, inner(), p, index);
+    state[2] = keeps_depth() ? depths(p, d.count) : escort(p, d.count);
+    narrow_in_place(value, d.count);
+    return {d.status, value, d.index, d.count, d.max, d.theta, d.pz, d.edge};
+  }
   // The same to d; returns sum d^k. Its padding is 0, as theirs.
   template <class C> double depths(C* p, i64 count) const {
     Total<C> total;

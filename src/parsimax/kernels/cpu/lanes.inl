@@ -331,6 +331,7 @@ inline unsigned evaluate_lanes_fixed(const V<T>* z, V<T>* out, i64 columns, V<T>
     const V<T> scale = 1 / narrow<T>(roots), moved = held * T(0.5) * scale * scale;
     for (i64 j = 0; j < columns; j++) out[j] *= scale;
     size *= moved > 1 ? moved : all<T>(1);
+    if constexpr (same<T, float>) size = moved > T(ESCORT_MOVED) ? all<T>(1) : size;
   }
   return nle_bits<T>(size, all<T>(tolerance(LANE_EXIT<A>, PROOF<T>)));
 }

@@ -32,4 +32,8 @@ namespace {
 template <class T> constexpr double PROOF = sizeof(T) == 4 ? 4e-7 : 1e-13;
 inline double tolerance(parsimax::Exit exit, double at) { return parsimax::mutation == exit ? __builtin_sqrt(at) : at; }
 inline bool small(double x, double at) { return x <= at && -x <= at; }  // false for NaN
+// normmax divides by a sum that moves by `moved` times what the sum of p is off by. Each p in that sum is rounded, to
+// 2e-7 of it: one leader alone can hide so much, and in float such a sum is no proof where little more would show.
+constexpr double ESCORT_MOVED = 8;
+template <class T> inline bool bears_rounding(double moved) { return sizeof(T) == 8 || moved <= ESCORT_MOVED; }
 }  // namespace

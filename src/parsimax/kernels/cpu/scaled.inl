@@ -69,7 +69,8 @@ template <class T, class O> inline bool evaluate_escort(const Alpha& a, const Ed
   // The sum of d moves by `count` times what the edge is off by, (sum p - 1) / (2 sum d).
   const double moved = double(count) / (2 * escort.get() * escort.get());
   if (a.kind == ENTMAX15)
-    return small((mass.get() - 1) * (moved > 1 ? moved : 1), tolerance(parsimax::ENTMAX15_ROW, PROOF<T>));
+    return bears_rounding<T>(moved) &&
+           small((mass.get() - 1) * (moved > 1 ? moved : 1), tolerance(parsimax::ENTMAX15_ROW, PROOF<T>));
   return small(log(mass.get()) + e.w, tolerance(parsimax::GENERAL_ROW, PROOF<T>));
 }
 template <class T, class S> inline void scaled_row(const S* x, S* p, i64 n, const Change& c, const Scratch& sc) {
