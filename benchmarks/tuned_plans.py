@@ -86,7 +86,7 @@ def several_labels(data: str, rate: float) -> Plan:
     )
 
 
-def encoders(data: str, *words: str, rates: tuple[float, ...] = (1e-4, 5e-5, 2e-4)) -> Plan:
+def encoders(data: str, *words: str, rates: tuple[float, ...]) -> Plan:
     """MiniLM with three attention mappings; the rate of r-softmax is raised over the first half of the steps."""
     return Plan(
         "finetune",
@@ -111,6 +111,11 @@ def encoders(data: str, *words: str, rates: tuple[float, ...] = (1e-4, 5e-5, 2e-
         data=data,
         cells_are="attention",
     )
+
+
+def pairs(data: str, *words: str) -> Plan:
+    """Of GLUE, which hides the labels of its test data."""
+    return encoders(data, "data.dev_is_test=true", *words, rates=(1e-4, 5e-5, 2.5e-5))
 
 
 def language_models(
@@ -221,7 +226,6 @@ def post_editors() -> Plan:
     )
 
 
-DEV_IS_TEST = "data.dev_is_test=true"
 SMALL_INFLECTION = (
     "model.width=64",
     "search.exact_budget=0",
@@ -235,21 +239,9 @@ PLANS = {
     "scene": several_labels("scene", 0.834),
     "yeast": several_labels("yeast", 0.715),
     "corel5k": several_labels("corel5k", 0.9895),
-    "sst2": encoders("sst2"),
-    "rte": encoders(
-        "rte",
-        DEV_IS_TEST,
-        "data.text=sentence1,sentence2",
-        "data.label=label",
-        rates=(1e-4, 5e-5),
-    ),
-    "mrpc": encoders(
-        "mrpc",
-        DEV_IS_TEST,
-        "data.text=#1 String,#2 String",
-        "data.label=Quality",
-        rates=(1e-4, 5e-5, 2.5e-5),
-    ),
+    "sst2": encoders("sst2", rates=(1e-4, 5e-5, 2e-4)),
+    "rte": pairs("rte", "data.text=sentence1,sentence2", "data.label=label"),
+    "mrpc": pairs("mrpc", "data.text=#1 String,#2 String", "data.label=Quality"),
     "wikitext2": language_models(
         "wikitext2",
         ("model.embedding=32", "model.hidden=200"),

@@ -22,6 +22,7 @@ from sweep import (
     budget_truth,
     cut_truth,
     hourglass_truth,
+    low_plateau,
     near,
     normmax_truth,
     quantile_truth,
@@ -100,6 +101,13 @@ def test_other_mappings(n, lean):
     for budget in map(single, (0.5, 2.0, 7.3)):
         x = budget_rows(n, budget, count, n).float()
         near(parsimax.budget_sparsemax(x, budget), budget_truth(x.double(), budget), 2e-6, f"budget {budget}")
+
+
+@pytest.mark.parametrize("alpha", [1.1, 1.5, 1.9, 2.0])
+@pytest.mark.parametrize("n", [20, 300, 4096])
+def test_normmax_with_a_low_plateau(n, alpha, lean):
+    x = low_plateau(n)
+    near(parsimax.normmax(x, alpha), normmax_truth(x, alpha), 2e-6, "normmax")
 
 
 @pytest.mark.parametrize("large", [1e3, 1e5, 1e9])

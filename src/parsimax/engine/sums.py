@@ -12,6 +12,8 @@ All are ordinary operations, so that derivatives of every kind go through them.
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -56,6 +58,19 @@ def square_total(z: Tensor, tau: Tensor) -> Tensor:
     return total(upper * upper, 1) + (
         total(2 * upper * lower) + (lower * lower + 2 * most * rest).sum(-1, keepdim=True)
     )
+
+
+def power_total(z: Tensor, tau: Tensor, power: Tensor) -> Tensor:
+    """The sum of d^(power + 1), d = z - tau above 0, minus 1, in float32 the better the nearer ``power`` is to 1.
+
+    Of the large d, whose squares sum to at most 4, it takes d^2 exactly, and what is between that and the power.
+    """
+    share = over(z, tau).clamp(min=0)
+    least = (-math.log(4) / (power - 1).clamp(min=1e-3)).exp().clamp(min=0.25)
+    large = share > torch.where(power == 1, 0, least)
+    change = share * share * ((power - 1) * torch.where(large, share, 1).log()).expm1()
+    rest = torch.where(large, change, share.pow(power) * share)
+    return square_total(z.masked_fill(~large, -math.inf), tau) + total(rest)
 
 
 def normalised(mass: Tensor) -> Tensor:

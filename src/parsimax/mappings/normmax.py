@@ -14,7 +14,7 @@ from ..engine.fused import RowKernel
 from ..engine.operators import define
 from ..engine.precision import formula_dtype
 from ..engine.search import ascend, narrowed, search
-from ..engine.sums import below, is_lean, moved, normalised, over, square_total, threshold, total
+from ..engine.sums import below, is_lean, moved, normalised, over, power_total, threshold, total
 from ..kernels.schemas import like
 from ..parameters import Setting
 from .declaration import MappingModule
@@ -37,8 +37,7 @@ def normmax_root(z: Tensor, alpha: Tensor) -> Tensor:
         def lean_step(tau: Tensor) -> Tensor:
             share = over(z, tau).clamp_(min=0)
             less = share.pow(power)
-            excess = torch.where(alpha == 2, square_total(z, tau), total(less * share, 1))
-            log_norm = excess.log1p() / (power + 1)
+            log_norm = power_total(z, tau, power).log1p() / (power + 1)
             return log_norm.expm1() / ((-power * log_norm).exp() * less.sum(-1, keepdim=True))
 
         def step(tau: Tensor) -> Tensor:
@@ -70,8 +69,7 @@ def normmax_rows(z: Tensor, live: Tensor, alpha: Tensor, *, solve: Solve) -> Ten
             excess = apart + (first.sum(-1, keepdim=True) - 1)
             if is_lean(z):
                 excess = total(less * log.exp(), 1)
-                euclidean = square_total(z.masked_fill(~live, -math.inf), tau).detach() + (excess - excess.detach())
-                excess = torch.where(alpha == 2, euclidean, excess)
+                excess = power_total(z.masked_fill(~live, -math.inf), tau, power).detach() + (excess - excess.detach())
             tau = moved(tau, excess / ((power + 1) * less.sum(-1, keepdim=True)))
     return normalised(less)
 
