@@ -190,6 +190,15 @@ def low_plateau(n: int, count: int = 200) -> Tensor:
     return x.float()
 
 
+def cut_plateau(n: int, t: float, count: int = 60) -> Tensor:
+    """A leader over scores that lie within a millionth of each other, a little above ``t`` below it."""
+    random = torch.Generator().manual_seed(n)
+    rise = t * torch.logspace(-6.5, -0.5, count, dtype=torch.float64)[:, None]
+    x = torch.rand(count, 1, generator=random, dtype=torch.float64) * 3 - 1
+    low = x - t + rise + torch.rand(count, n - 1, generator=random) * 1e-6
+    return torch.cat([x, low], -1).float()
+
+
 def hourglass_truth(x: Tensor, q: float) -> Tensor:
     x, n = x.double(), x.shape[-1]
     return truth((1 + n * q) / (x.sum(-1, keepdim=True).abs() + n * q) * x, 2.0).p

@@ -21,6 +21,7 @@ from sweep import (
     budget_rows,
     budget_truth,
     cases,
+    cut_plateau,
     cut_truth,
     hourglass_truth,
     low_plateau,
@@ -227,6 +228,26 @@ def test_attention_by_normmax_with_a_low_plateau(alpha, n):
             torch.zeros(len(x), 8), torch.zeros(n, 8), values, attn_mask=queries, mapping="normmax", alpha=alpha
         )
         near(out, true[:, :2], 2e-6, f"α = {alpha}")
+
+
+@pytest.mark.parametrize("t", [0.5, 1.01, 1.3, 4.0])
+@pytest.mark.parametrize("n", [20, 300, 4096])
+def test_attention_cut_off_in_a_plateau(n, t):
+    """By scores just above the cut that are nearly equal: p, which of them are 0, and the gradient."""
+    x = cut_plateau(n, t)
+    g = torch.randn(x.shape, generator=torch.Generator().manual_seed(n))
+    calls = {("tsoftmax", "t", t): cut_truth(x, t)}
+    calls |= {("rsoftmax", "rate", rate): quantile_truth(x, rate) for rate in (0.3, 0.97)}
+    for (name, key, value), true in calls.items():
+        leaf, row = x.clone().requires_grad_(), x.clone().requires_grad_()
+        nothing = torch.zeros(len(x), 8), torch.zeros(n, 8), torch.eye(n)
+        p = parsimax.attention(*nothing, attn_mask=leaf, mapping=name, **{key: value})
+        near(p, true, 2e-6, name)
+        assert (p.sum(-1, dtype=torch.float64) - 1).abs().max() <= 2e-6, name
+        assert ((p > 0) == (true > 0)).all(), name
+        (ours,) = torch.autograd.grad(p, leaf, g)
+        (same,) = torch.autograd.grad(getattr(parsimax, name)(row, value), row, g)
+        near(ours, same.double(), 3e-5 * (1 + same.double().abs().amax(-1, keepdim=True)), f"{name}, gradient")
 
 
 def test_the_rows_that_were_wrong():

@@ -15,6 +15,7 @@
 #include "attention_rows.inl"
 #include "select.inl"
 #include "topk.inl"
+#include "wall.inl"
 namespace {
 namespace attention {
 using parsimax::Attention;
@@ -100,49 +101,61 @@ template <class T> inline void two_ranks(const T* x, i64 n, i64 first, i64 secon
   }
 }
 
-// t of the weights (1 + z / t)_+ e^z, and in which form an entry is kept: by e^z, from which z follows to a rounding of
-// 1, if t is above 1; else by w, from which it follows to a rounding of t.
+// t of the weights (1 + z / t) e^z of the scores above the wall, and in which form an entry is kept: by e^z, from which
+// z follows to a rounding of 1, if t is above 1; else by w, from which it follows to a rounding of t. In float a weight
+// is off by a rounding of e^z, so that the sum of e^z bounds the error of p, as in cut.inl: where it is more than 8
+// times the sum of the weights the row is done in double, and by w. There t is small: e^-t is more than 7 over the
+// length.
 template <class T> struct Cut {
-  double max, t, sum;
-  bool by_exponential() const { return t > 1; }
-  // z to kept numbers (0 outside of the support), in place; returns sum w e^z.
-  double keep(T* s, i64 n) const {
+  static constexpr double LEAST = same<T, float> ? 3e-8 : 1e-17;  // a weight, however close to the wall the score is
+  double max, t, sum;                                             // the sum is negative where the row is done in double
+  T wall;
+  bool in_double() const { return sum < 0; }
+  bool by_exponential() const { return t > 1 && !in_double(); }
+  // Scores to kept numbers (0 outside of the support), in place; returns sum w e^z. `fine`: whether this type did.
+  double keep(T* s, i64 n, bool& fine) const {
     if (t < (same<T, float> ? 1e-30 : 1e-290)) return keep_tiny(s, n);
-    const V<T> hi = all<T>(t), lo = all<T>(t - double(T(t))), inverse = all<T>(1 / t);
-    Total<T> total;
-    for (i64 j = 0; j < n; j += W<T>) {
-      const V<T> z = load<T>(s + j, n - j, -INF<T>), d = positive<T>(z + hi + lo), w = d * inverse;
-      const V<T> e_z = exp2<T>(z * T(1.4426950408889634)), e = d > 0 ? e_z : V<T>{};
+    return in_double() ? keep_in<double>(s, n, fine) : keep_in<T>(s, n, fine);
+  }
+  template <class C> double keep_in(T* s, i64 n, bool& fine) const {
+    const V<C> m = all<C>(max), hi = all<C>(t), lo = all<C>(t - double(C(t))), inverse = all<C>(1 / t);
+    const V<C> least = all<C>(LEAST), edge = all<C>(wall), none{};
+    Total<C> total, grown;
+    for (i64 j = 0; j < n; j += W<C>) {
+      const V<C> x = load<C>(s + j, n - j, -INF<T>), z = x - m, w = vmax<C>((z + hi + lo) * inverse, least);
+      const V<C> e_z = exp2<C>(z * C(1.4426950408889634)), e = x > edge ? e_z : none, on = x > edge ? w : none;
       total.add(w * e);
-      store<T, T>(s + j, by_exponential() ? e : w, n - j);
+      grown.add(e);
+      store<T, C>(s + j, by_exponential() ? e : on, n - j);
     }
+    fine = sizeof(C) == 8 || grown.get() <= 8 * total.get();
     return total.get();
   }
   double keep_tiny(T* s, i64 n) const {  // e^z is 1 on the support, and t = 0 keeps the maxima
     double total = 0;
     for (i64 j = 0; j < n; j++) {
-      const double z = double(s[j]), w = t > 0 ? (z + t) / t : z == 0;
-      s[j] = T(w > 0 ? w : 0);
+      const double y = t > 0 ? (double(s[j]) - max + t) / t : 1;
+      s[j] = s[j] > wall ? T(y > LEAST ? y : LEAST) : T(0);
       total += double(s[j]);
     }
     return total;
   }
-  // What may be in the support, as z and its column; -1 if that is more than half of the row.
+  // The scores above the wall and their columns; -1 if they are more than half of the row.
   i64 gather(const T* s, i64 n, T* value, int32_t* index) const {
-    const double least = t > 0 ? -t * (1 + 1e-6) : -1e-300;
-    return gather_some<T>(s, n, T(max), same<T, float> && least > -1e-37 ? -1e-37 : least, n / 2, value, index);
+    return gather_some<T>(s, n, T(0), wall, n / 2, value, index);
   }
   // Kept numbers to weights, and to their slopes p / (z + t), if asked for.
   template <bool SLOPE> void weights(const T* kept, T* p, T* slope, i64 n) const {
-    const V<T> scale = all<T>(1 / sum), inverse = all<T>(t > 0 ? 1 / t : 0), hi = all<T>(t);
-    const double steep = 1 / (sum * t), most = same<T, float> ? 1e30 : 1e290;
+    const double size = sum < 0 ? -sum : sum, steep = 1 / (size * t), most = same<T, float> ? 1e30 : 1e290;
+    const V<T> scale = all<T>(1 / size), inverse = all<T>(t > 0 ? 1 / t : 0), least = all<T>(LEAST);
+    const V<T> hi = all<T>(t), lo = all<T>(t - double(T(t)));
     const V<T> rise = all<T>(steep < most ? steep : most);
     for (i64 j = 0; j < n; j += W<T>) {
       const V<T> v = load<T>(kept + j, n - j, T(0)), on = v > 0 ? v : all<T>(1);
       V<T> w = v, e = v;
       if (by_exponential()) {
-        const V<T> grown = positive<T>(log2<T>(on) * T(0.69314718055994530942) + hi) * inverse;
-        w = v > 0 ? grown : V<T>{};
+        const V<T> grown = (log2<T>(on) * T(0.69314718055994530942) + hi + lo) * inverse;
+        w = v > 0 ? vmax<T>(grown, least) : V<T>{};
       } else {
         const V<T> e_z = exp2<T>((on - 1) * hi * T(1.4426950408889634));
         e = v > 0 ? e_z : V<T>{};
@@ -162,7 +175,12 @@ template <class T> struct RowMap {
     return a.mapping == Attention::tsoftmax && param > (same<T, float> ? 1e30 : 1e290);
   }
   bool is_cut() const { return a.mapping == Attention::rsoftmax || (a.mapping == Attention::tsoftmax && !is_soft()); }
-  Cut<T> cut() const { return {state[0], state[1], state[2]}; }
+  Cut<T> cut(T wall = 0) const { return {state[0], state[1], state[2], wall}; }
+  // The cut of a whole row of scores: the lower of the two that a quantile lies between, or max - t.
+  Cut<T> cut_of(const T* s) const {
+    if (!(state[1] > 0)) return cut(not_above<T>(state[0], true));
+    return cut(a.mapping == Attention::rsoftmax ? s[i64(state[4])] : wall_under<T>(state[0], state[1]));
+  }
   double factor() const { return 1 / (1 - param); }  // of sparsegen
   Alpha inner() const { return Alpha(a.mapping == Attention::normmax ? 2 - 1 / param : is_soft() ? 1 : 2); }
   bool keeps_depth() const { return a.mapping == Attention::normmax && param > 2; }
@@ -223,11 +241,9 @@ template <class T> struct RowMap {
   }
   // Scores to what solve gave, in place.
   void again(T* s, i64 n, void* wide) const {
-    if (is_cut()) {
-      const T m = T(state[0]);
-      for (i64 j = 0; j < n; j++) s[j] -= m;
-      cut().keep(s, n);
-    } else if (a.mapping == Attention::budget) {
+    bool fine;
+    if (is_cut()) cut_of(s).keep(s, n, fine);
+    else if (a.mapping == Attention::budget) {
       for (i64 j = 0; j < n; j++) s[j] = clipped(double(s[j]));
     } else if (a.mapping == Attention::topk && state[3] > 0) {
       i64 ties = i64(state[3]);
@@ -261,8 +277,9 @@ template <class T> struct RowMap {
   i64 recover(T* s, i64 n, T* value, int32_t* index, void* wide) const {
     Support<T> found{};
     found.value = value, found.index = index;
-    found.count = is_cut() ? cut().gather(s, n, value, index) : -1;
-    if (found.count >= 0) cut().keep(value, found.count);
+    found.count = is_cut() ? cut_of(s).gather(s, n, value, index) : -1;
+    bool fine;
+    if (found.count >= 0) cut_of(s).keep(value, found.count, fine);
     else {
       again(s, n, wide);
       __builtin_memcpy(value, s, n * sizeof(T));
@@ -465,8 +482,8 @@ template <class T> struct RowMap {
     const double part = place - double(first);
     T low, high;
     two_ranks<T>(s, n, n - allowed + first, n - allowed + last, room, (n + 2 * W<T>), low, high);
-    const T m = T(state[0]), under = low - m, over = high - m;
-    const double bottom = under > -INF<T> ? double(under) : -1e300, top = over > -INF<T> ? double(over) : -1e300;
+    const double under = low - state[0], over = high - state[0];  // a difference of doubles can overflow
+    const double bottom = under > -INF<double> ? under : -1e300, top = over > -INF<double> ? over : -1e300;
     const double most = same<T, float> ? 1e30 : 1e290;  // from there on the cut is below all that e^z leaves
     state[1] = -(bottom + part * (top - bottom));
     if (state[1] > most) state[1] = most;
@@ -478,8 +495,9 @@ template <class T> struct RowMap {
     state[5] = double(at);
     state[6] = (top - bottom) * double(allowed - 1);
     const Support<T> found = keep(s, n, value, index);
-    T upper = high - m;  // in the support, unless the quantile is rounded there or e^z is 0
-    cut().keep(&upper, 1);
+    T upper = high;  // in the support, unless the quantile is rounded there or e^z is 0
+    bool fine;
+    cut(state[1] > 0 ? low : high).keep(&upper, 1, fine);
     state[7] = state[5] != state[4] && !(upper > 0);
     return found;
   }
@@ -494,13 +512,16 @@ template <class T> struct RowMap {
   Support<T> keep(T* s, i64 n, T* value, int32_t* index) {
     Support<T> found{};
     found.status = FOUND, found.value = value;
-    const i64 count = cut().gather(s, n, value, index);
+    const i64 count = cut_of(s).gather(s, n, value, index);
     found.index = count < 0 ? nullptr : index;
     found.count = count < 0 ? n : count;
-    const T m = T(state[0]);
-    if (count < 0)
-      for (i64 j = 0; j < n; j++) value[j] = s[j] - m;
-    state[2] = cut().keep(value, found.count);
+    bool fine = true;
+    if (count < 0) __builtin_memcpy(value, s, n * sizeof(T));
+    state[2] = cut_of(s).keep(value, found.count, fine);
+    if (fine) return found;
+    for (i64 j = 0; j < found.count; j++) value[j] = s[count < 0 ? j : index[j]];
+    state[2] = -1;
+    state[2] = -cut_of(s).keep(value, found.count, fine);
     return found;
   }
   // With q = max - t and c = 1 / (x - q) on the support: dx = p (g - mean)(1 + c), dq = -sum p (g - mean) c, and dq

@@ -7,6 +7,7 @@
 #pragma once
 #include "map.inl"
 #include "select.inl"
+#include "wall.inl"
 namespace {
 // In what a row is computed: where 1/t leaves the range of float, in double.
 template <class S> inline bool in_double(double t) { return same<S, double> || !(t >= 1e-30 && t <= 1e30); }
@@ -38,24 +39,11 @@ template <class T, class S> inline Cut quantile_cut(const S* x, i64 n, double ra
   return c;
 }
 
-// The largest number of T that is not above q, or that is below it: x > q if and only if x is above it.
-template <class T> inline T not_above(double q, bool below = false) {
-  T t = T(q);
-  if (!(double(t) > q) && !below) return t;
-  if (t == 0) return -T(same<T, float> ? 1e-45 : 5e-324);
-  I<T> bits;
-  __builtin_memcpy(&bits, &t, sizeof t);
-  bits += t > 0 ? -1 : 1;
-  __builtin_memcpy(&t, &bits, sizeof t);
-  return t;
-}
 // A score is in the support if it is above this. No score lies between the two that a quantile does; max - t is rounded
 // down.
 template <class T> inline T wall_of(const Cut& c) {
   if (c.t == INF<double>) return -INF<T>;
-  if (c.allowed) return T(c.low);
-  const double q = c.max - c.t, back = q - c.max, left = (c.max - (q - back)) - (c.t + back);
-  return not_above<T>(left < 0 ? not_above<double>(q, true) : q);
+  return c.allowed ? T(c.low) : wall_under<T>(c.max, c.t);
 }
 // The scores above the wall, and their columns, or -1 if they are too many for that to pay.
 template <class T, class S> inline i64 gather_above(const Cut& c, const S* x, i64 n, const Scratch& sc) {
