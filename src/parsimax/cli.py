@@ -8,6 +8,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+TOLERANCE = 0.01  # of the dial
+
 
 def _positive(text: str) -> float:
     number = float(text)
@@ -79,13 +81,18 @@ def _recipe(options: argparse.Namespace) -> int:
                 raise ValueError("--resume goes on with a run as it was begun; it takes no recipe, config or folder")
             commands.resume(options.resume, options.settings, options.changed_data)
         case "train":
+            if options.changed_data:
+                raise ValueError("--changed-data is for --resume RUN: a new run takes its data as they are")
             if not options.recipe:
                 raise ValueError("train needs the name of a recipe (see `parsimax list`), or --resume RUN")
             commands.train(options.recipe, options.settings, options.config, options.run_folder)
         case "eval" if options.settings:
             how = (options.split, options.checkpoint, options.changed_data)
-            commands.turn(options.run_folder, *how, options.settings, options.tolerance)
+            tolerance = TOLERANCE if options.tolerance is None else options.tolerance
+            commands.turn(options.run_folder, *how, options.settings, tolerance)
         case "eval":
+            if options.tolerance is not None:
+                raise ValueError("--tolerance is for values to compare, such as model.rate=0,0.1,…,0.9")
             commands.evaluate(options.run_folder, options.split, options.checkpoint, options.changed_data)
         case "predict":
             return commands.predict(options.run_folder, options.checkpoint, options.input, options.format, options)
@@ -133,9 +140,8 @@ def _add_recipes(commands: Any, wanted: str) -> None:
     evaluate.add_argument(
         "--tolerance",
         type=_share,
-        default=0.01,
         metavar="SHARE",
-        help="name the sparsest of these values within this share of the best (%(default)s)",
+        help=f"name the sparsest of these values within this share of the best ({TOLERANCE})",
     )
     predict.add_argument("--input", type=Path, metavar="FILE", help="read this file (the standard input)")
     predict.add_argument(

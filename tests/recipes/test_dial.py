@@ -33,9 +33,11 @@ def test_lists_of_values():
     )
     assert listed("2,1.75,…,1") == ["2", "1.75", "1.5", "1.25", "1"]
     assert listed("0,10,…,30") == ["0", "10", "20", "30"]
-    for wrong in ("…,1", "1,…,2", "1,2,…", "1,1,…,2", "1,2,…,0", "a,b,…,c", "0,0.00001,…,1"):
+    for wrong in ("…,1", "1,…,2", "1,2,…", "1,1,…,2", "1,2,…,0", "a,b,…,c"):
         with pytest.raises(SettingsError, match="between two numbers and a last one"):
             listed(wrong)
+    with pytest.raises(SettingsError, match="more than 1000 values; take larger steps"):
+        listed("0,0.00001,…,1")
     with pytest.raises(SettingsError, match="empty value"):
         listed("1,,2")
 
@@ -97,7 +99,7 @@ def test_other_lists_checkpoints_and_mappings_have_other_files(tmp_path):
     assert written("val-last", *short) == "val-last-rate.csv"
     other = [{"mapping": "rsoftmax", **one} for one in short]
     assert written("val", *other) == "val-rate-mapping=rsoftmax.csv"
-    assert len([*(tmp_path / "dial").glob("*.png")]) == 4
+    assert len([*tmp_path.glob("*.png")]) == 4
 
 
 def sweep_of(rows, mode="max"):
@@ -119,6 +121,51 @@ def test_zeros_are_those_of_the_first_key_that_has_some():
     places = [({"search.conserve": number, "model.alpha": "1"}, None) for number in "01"]
     made = dial.sweep(recipe, places, "val", lambda settings: None, lambda text: None)
     assert not made.counts_zeros, "those of a mapping that stays as it is are of no turn"
+
+
+@pytest.mark.parametrize(
+    ("values", "trained", "ringed"),
+    [
+        ({"rate": "0.70"}, {"rate": 0.7, "mapping": "rsoftmax"}, True),
+        ({"rate": "0.1234567"}, {"rate": 0.1234567}, True),
+        ({"rate": "0.5"}, {"rate": 0.7}, False),
+        ({"mapping": "entmax", "alpha": "1.5"}, {"mapping": "rsoftmax", "alpha": 1.5}, False),
+        ({"mapping": "entmax", "alpha": "1.5"}, {"mapping": "entmax", "alpha": 1.5}, True),
+        ({"alpha": "1.5"}, {"alpha": "learned"}, False),
+    ],
+)
+def test_what_is_ringed_was_trained(values, trained, ringed):
+    other = {**values, [*values][-1]: "0.9"}
+    turns = [Turn(one, 0.5, 0.1, 1.0, {}) for one in (values, other)]
+    drawn = dial.picture(Sweep("accuracy", "max", "rows a second", turns), trained)
+    assert [len(axes.lines) for axes in drawn.axes] == [1 + ringed, 1 + ringed]
+    assert ("as trained" in drawn.get_suptitle()) == ringed
+
+
+def test_what_was_measured_before_ctrl_c_is_kept(capsys, monkeypatch):
+    assert cli.main(["train", "digits", *QUICK, "mapping=rsoftmax", "rate=0.5", "--run", "run"]) == 0
+    real, calls = dial.measured, []
+
+    def stopped(*arguments):
+        calls.append(1)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        return real(*arguments)
+
+    monkeypatch.setattr(dial, "measured", stopped)
+    capsys.readouterr()
+    assert cli.main(["eval", "run", "rate=0,0.2,…,0.8"]) == 130
+    assert "stopped: these are the first 2 values; best accuracy" in capsys.readouterr().out
+    key = "model.output.rate"
+    assert [row[key] for row in rows_of(f"run/dial/test-{key}.csv")] == ["0", "0.2"]
+    calls[:] = [1, 1]
+    assert cli.main(["eval", "run", "rate=0.6,0.9"]) == 130
+    assert not Path(f"run/dial/test-{key}-2.csv").exists(), "nothing was measured"
+
+
+def test_a_tolerance_without_values_to_compare_is_refused(capsys):
+    assert cli.main(["eval", "run", "--tolerance", "0.1"]) == 2
+    assert "--tolerance is for values to compare" in capsys.readouterr().err
 
 
 def test_a_step_is_timed_often_where_there_are_few_batches():
@@ -227,7 +274,7 @@ def test_every_recipe_with_a_number(name, tmp_path, capsys, monkeypatch):
     assert cli.main(["eval", "run", turned]) == 0, capsys.readouterr().err
     rows = rows_of(next(Path("run/dial").glob("*.csv")))
     zeros = [float(row["zeros of the mapping"]) for row in rows]
-    assert zeros == sorted(zeros) and all(0 <= share < 1 for share in zeros) and all(row[quality] for row in rows)
+    assert zeros == sorted(zeros) and 0 <= zeros[0] < zeros[-1] < 1 and all(row[quality] for row in rows)
     if name == "lm":
         assert zeros[0] == 0, "α = 1 is softmax"
     if name == "inflection":

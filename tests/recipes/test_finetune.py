@@ -9,6 +9,7 @@ import random
 import shutil
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -27,6 +28,7 @@ from parsimax.recipes.finetune import data, docstrings, figures
 from parsimax.recipes.finetune.data import Example
 from parsimax.recipes.finetune.encoder import Encoder, kept
 from parsimax.recipes.finetune.model import Examples, FineTuning, Tokens
+from parsimax.recipes.finetune.recipe import known, line
 from parsimax.recipes.finetune.settings import Data, Options
 from parsimax.recipes.kit import dial
 from parsimax.recipes.kit.answers import answers
@@ -286,7 +288,7 @@ def test_the_rate_rises_to_its_value_and_is_judged_there():
     assert float(core.settings()["rate"]) == 0.6
 
 
-def bert_config(size=40, positions=40, layers=3):
+def bert_config(size=40, positions=40, layers=3, segments=2):
     return transformers.BertConfig(
         vocab_size=size,
         hidden_size=16,
@@ -294,6 +296,7 @@ def bert_config(size=40, positions=40, layers=3):
         num_attention_heads=4,
         intermediate_size=16,
         max_position_embeddings=positions,
+        type_vocab_size=segments,
         initializer_range=0.5,
     )
 
@@ -512,7 +515,7 @@ def test_numbers_are_learned_and_said(tmp_path, capsys, monkeypatch):
 
 
 def test_a_target_that_is_no_float32_is_told_with_its_line(tmp_path):
-    for said, wrong in (("3.4e38", False), ("-1e39", True), ("1e400", True)):
+    for said, wrong in (("3.4e38", False), ("-1e39", True), ("1e400", True), ("1_0", True)):
         (path := tmp_path / "train.csv").write_text(f"text,label\na,1\nb,{said}\n")
         if wrong:
             with pytest.raises(DataError, match=rf"line 3: a number belongs there .*, got '{said}'"):
@@ -570,6 +573,7 @@ def test_correlations_by_hand():
         (lambda t: t, ["data.kind=numbers"], "train.tsv, line 2: a number belongs there"),
         (lambda t: t, ["data.text=one,#2 String,id"], "data.text names one or two columns, got 3"),
         (lambda t: t, ["data.label=one"], "data.label and data.text are both one"),
+        (lambda t: t, ["data.text=one,one"], "data.text names the column one twice"),
     ],
 )
 def test_bad_files_are_named_with_their_line(change, words, message, tmp_path, capsys):
@@ -595,6 +599,9 @@ def test_bad_lines_and_labels_are_named(tmp_path, capsys):
     base = ["train", "finetune", *TINY, *QUICK, f"data.root={root}", "--run", "run"]
     assert cli.main([*base, "data.text=a,b"]) == 2
     assert "two texts, data.text, need a .tsv or .csv" in capsys.readouterr().err
+    for word in ("data.text=sentence", "data.label=sentiment"):
+        assert cli.main([*base, word]) == 2
+        assert f"{word} names a column, and" in capsys.readouterr().err
     dev = root / "x.binary.dev.gz"
     dev.write_bytes(gzip.compress(b"0 fine\n\n2 what\n"))
     assert cli.main(base) == 2
@@ -609,6 +616,8 @@ def test_bad_lines_and_labels_are_named(tmp_path, capsys):
     assert cli.main(base) == 2
     assert "line 2: the label '3' is none of the training data's: 0, 1" in capsys.readouterr().err
     test.write_bytes(kept)
+    assert cli.main([*base, "dev_is_test=true"]) == 2
+    assert "no file of dev, which is to be test by data.dev_is_test," in capsys.readouterr().err
     (root / "x.train").write_text("0 more")
     assert cli.main(base) == 2
     assert "more than one file of train" in capsys.readouterr().err
@@ -692,6 +701,70 @@ def test_a_folder_of_transformers_goes_in(tmp_path, capsys):
     Path("broken/model.safetensors").write_bytes(b"nonsense")
     assert cli.main([*base, "other", "encoder=broken"]) == 2
     assert "model.encoder: broken cannot be loaded" in capsys.readouterr().err and not Path("other").exists()
+
+
+@pytest.mark.parametrize("where", ["encoder", "run"])
+def test_code_in_a_folder_does_not_run(where, trained, tmp_path, capsys, monkeypatch):
+    """Nor is the standard input asked, where the first line of a user's data would be taken for consent."""
+    evil = tmp_path / "evil"
+    if where == "run":
+        shutil.copytree(trained, evil)
+    folder = evil / "start" if where == "run" else evil
+    folder.mkdir(exist_ok=True)
+    auto = {name: f"code.{name}" for name in ("AutoConfig", "AutoModelForSequenceClassification")}
+    (folder / "config.json").write_text(json.dumps({"model_type": "evil", "auto_map": auto}))
+    (folder / "code.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
+    (folder / "model.safetensors").write_bytes(b"")
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"y\na good film\n")))
+    root = write_lines(tmp_path / "data")
+    train = ["train", "finetune", *QUICK, f"data.root={root}", f"encoder={evil}", "--run", "other"]
+    assert cli.main(["predict", str(evil)] if where == "run" else train) == 2
+    said = capsys.readouterr()
+    assert "has code of its own (auto_map in a config of it), which is not run" in said.err
+    assert not (tmp_path / "ran").exists() and "[y/N]" not in said.out and not Path("other").exists()
+
+
+def test_half_of_an_encoder_is_not_left_out(tmp_path, capsys):
+    root, folder = write_lines(tmp_path / "data"), tmp_path / "bert"
+    transformers.BertModel(bert_config(layers=2)).save_pretrained(folder)
+    _tokenizer().save_pretrained(folder)
+    about = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**about, "num_hidden_layers": 1}))
+    assert cli.main(["train", "finetune", *QUICK, f"data.root={root}", f"encoder={folder}", "--run", "run"]) == 2
+    said = capsys.readouterr().err
+    assert "do not fit its config.json: they have encoder.layer.1" in said and not Path("run").exists()
+
+
+def test_an_encoder_that_fails_on_the_texts_is_named(tmp_path, capsys):
+    """Here one that knows one segment alone, and pairs."""
+    root, folder = write_pairs(tmp_path / "data"), tmp_path / "bert"
+    transformers.BertModel(bert_config(segments=1)).save_pretrained(folder)
+    _tokenizer().save_pretrained(folder)
+    words = [f"data.root={root}", "data.text=one,#2 String", "data.label=gold", f"encoder={folder}"]
+    capsys.readouterr()
+    assert cli.main(["train", "finetune", *QUICK, *words, "--run", "run"]) == 2
+    said = capsys.readouterr().err
+    assert f"model.encoder: {folder} was loaded, but fails on the first texts (IndexError" in said
+    assert said.count("\n") == 1 and not Path("run").exists()
+
+
+def test_a_saved_tokenizer_knows_the_limit_of_its_encoder(tmp_path):
+    root, folder = write_lines(tmp_path / "data"), tmp_path / "bert"
+    transformers.BertModel(bert_config()).save_pretrained(folder)
+    tokenizer = _tokenizer()
+    tokenizer.model_max_length = int(1e30)
+    tokenizer.save_pretrained(folder)
+    assert cli.main(["train", "finetune", *QUICK, f"data.root={root}", f"encoder={folder}", "--run", "run"]) == 0
+    assert transformers.AutoTokenizer.from_pretrained("run/model").model_max_length == 40
+    said = transformers.pipeline("text-classification", "run/model")("good " * 90, truncation=True)
+    assert said[0]["label"] in "01"
+
+
+@pytest.mark.parametrize("number", [1.25e-7, 12346780.0, -3.5, 0.0])
+def test_numbers_keep_their_digits(number):
+    task = SimpleNamespace(classes=[])
+    found = known(task, torch.tensor([number]))
+    assert found["number"] == pytest.approx(number, rel=1e-6) and float(line(found, Options())) == found["number"]
 
 
 def test_resumed_as_if_left_alone(trained, tmp_path, capsys):

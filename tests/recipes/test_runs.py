@@ -233,18 +233,94 @@ def test_a_training_that_was_quicker_keeps_its_settings(tmp_path, monkeypatch):
     assert (folder / "config.yaml").read_text() == "of the first"
 
 
-def test_figures_of_other_weights_are_dropped(run, capsys):
+def test_figures_of_other_weights_are_set_aside(run, capsys):
     """Those of test are measured by hand, and would stay when training goes on."""
     assert cli.main(["eval", "run", "--split", "test"]) == 0
-    before = run.read_results()
+    before, outputs = run.read_results(), run.outputs("test").read_bytes()
     assert cli.main(["train", "--resume", "run", "tensorboard=false"]) == 0
     assert run.read_results().keys() == before.keys(), "nothing was trained"
-    run.best.unlink()
-    run.previous.replace(run.last)
+    worse(run)
     capsys.readouterr()
     assert cli.main(["train", "--resume", "run"]) == 0
-    assert "figures of test are dropped" in capsys.readouterr().out
-    assert run.read_results().keys() == before.keys() - {"test"}
+    assert "figures of test are in run/before now" in capsys.readouterr().out
+    assert run.read_results().keys() == before.keys() - {"test"} and not run.outputs("test").exists()
+    aside = runs.Run(run.folder / "before")
+    assert aside.read_results() == before and aside.outputs("test").read_bytes() == outputs
+
+
+def worse(run):
+    """Back to the checkpoint before the last, to which any figure is the best: what comes next is written as such."""
+    run.previous.replace(run.last)
+    saved = checkpoints.load(run.last)
+    Keeper.state_of(saved)["best"] = None
+    checkpoints.save(saved, run.last)
+
+
+def test_a_stop_leaves_no_figures_of_other_weights(run, capsys, monkeypatch):
+    """Neither Ctrl-C nor a kill: figures go before the weights do. What was exported follows them."""
+    assert cli.main(["eval", "run", "--split", "test"]) == 0
+    worse(run)
+    exported, recipe = [], type(find("digits").recipe())
+    monkeypatch.setattr(recipe, "export", lambda self, task, run: exported.append(task) or [])
+    real = Keeper.on_validation_end
+
+    def stopped(self, trainer, task):
+        real(self, trainer, task)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Keeper, "on_validation_end", stopped)
+    capsys.readouterr()
+    assert cli.main(["train", "--resume", "run", "steps=24"]) == 130
+    assert "figures of test are in run/before now" in capsys.readouterr().out
+    assert not run.read_results() and len(exported) == 1
+
+    worse(run)
+    run.add_results("test", {"accuracy": 1.0})
+    monkeypatch.setattr(runs.durable, "replace", broken := Broken(durable.replace, run.best))
+    assert cli.main(["train", "--resume", "run", "steps=24"]) == 2 and broken.met
+    assert not run.read_results(), "the weights had not changed yet"
+
+
+class Broken:
+    """The disk fails as a file is written."""
+
+    def __init__(self, real, path):
+        self.real, self.path, self.met = real, path, False
+
+    def __call__(self, path, *arguments):
+        if path == self.path:
+            self.met = True
+            raise RuntimeError("the disk is gone")
+        return self.real(path, *arguments)
+
+
+def test_what_is_refused_changes_nothing(run, capsys):
+    assert cli.main(["eval", "run"]) == 0
+    config, results = run.config.read_bytes(), run.read_results()
+    known = json.loads(run.data.read_text())
+    run.data.write_text(json.dumps({split: {"gone": "0"} for split in known}))
+    assert cli.main(["train", "--resume", "run", "steps=24"]) == 2
+    assert "are others than when the run began" in capsys.readouterr().err
+    assert run.config.read_bytes() == config and run.read_results() == results
+    assert cli.main(["train", *WORDS, "--changed-data"]) == 2
+    assert "--changed-data is for --resume" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "command", "message"),
+    [
+        ("results.json", {"test": 3}, ["compare", "run"], "results.json is damaged: test has no figures"),
+        ("results.json", {"test": 3}, ["eval", "run"], "results.json is damaged: test has no figures"),
+        ("data.json", {"test": 3}, ["eval", "run"], "data.json is damaged: it must name the files of test"),
+        ("checkpoints/best.ckpt", {"state_dict": [1]}, ["predict", "run"], "has no state_dict of weights"),
+    ],
+)
+def test_what_has_another_form_is_called_damaged(run, name, content, command, message, capsys):
+    path = run.folder / name
+    torch.save(content, path) if path.suffix == ".ckpt" else path.write_text(json.dumps(content))
+    assert cli.main(command) == 2
+    said = capsys.readouterr().err
+    assert message in said and said.count("\n") == 1
 
 
 def test_one_writer(run, capsys):
@@ -339,6 +415,7 @@ def keeper_after(figures, mode="max", patience=0):
             callback_metrics={"val/accuracy": accuracy, "val/loss": loss},
             save_checkpoint=lambda path, number=number: path.stem == "best" and saved.append(number),
             should_stop=False,
+            is_global_zero=False,
         )
         keeper.on_validation_end(trainer, task)
         if trainer.should_stop:

@@ -25,7 +25,8 @@ def from_pretrained(path: str | os.PathLike[str], cls: Any = AutoModel, **kwargs
         path: a folder or the name of a repository, as of ``cls.from_pretrained``; or the folder of a PEFT adapter that
             recorded a mapping, which gives a ``PeftModel`` on its base model.
         cls: the class: ``AutoModelForCausalLM``, ``BertForSequenceClassification``, …
-        kwargs: handed on to ``cls.from_pretrained``.
+        kwargs: handed on to ``cls.from_pretrained``. ``trust_remote_code`` is False unless it is given: no code of a
+            repository runs, and nobody is asked whether it may.
 
     Returns:
         The model, in evaluation mode as always after loading; with ``output_loading_info=True`` a pair as there.
@@ -44,6 +45,7 @@ def from_pretrained(path: str | os.PathLike[str], cls: Any = AutoModel, **kwargs
         >>> again.bert.encoder.layer[0].attention.self.parsimax
         AttentionCore(num_heads=2, mapping=entmax, alpha=1.3 learned)
     """
+    kwargs.setdefault("trust_remote_code", False)
     if (adapter := adapters.read(path)) is not None:
         return adapters.load(path, adapter, cls, kwargs)
     config = kwargs.get("config") or path

@@ -99,16 +99,16 @@ def resume(folder: Path, words: Sequence[str], changed_data: bool) -> None:
     settings.check()
     recipe = entry.recipe()
     with _writing(run):
-        if settings != before and _first():
-            runs.write(run.config, to_yaml(settings))
-            if any(flat(before)[key] != value for key, value in flat(settings).items() if _answers(key)):
-                _drop_results(run)
         if checkpoints.newest(run) is None:
             print(f"{folder} has no checkpoint yet: it begins again", flush=True)
             task = _begun(entry, settings, run)
         else:
             provenance.check(recipe, settings, run, ("train", "val"), changed_data)
             task = recipe.reopen(settings, run)
+        if settings != before and _first():  # only now: what was refused has changed nothing
+            runs.write(run.config, to_yaml(settings))
+            if any(flat(before)[key] != value for key, value in flat(settings).items() if _answers(key)):
+                _say_aside(run, run.set_aside(keep="val"))  # which is measured again
         _fit(entry, settings, run, task, resume=True)
 
 
@@ -145,11 +145,13 @@ def turn(folder: Path, split: str, checkpoint: str, changed_data: bool, words: S
         own.check()
     provenance.check(recipe, settings, run, (split,), changed_data)
     sweep = dial.sweep(recipe, places, split, lambda own: weighted(run, entry, own, checkpoint, turned=True), progress)
-    written = dial.write(sweep, split if checkpoint == "best" else f"{split}-{checkpoint}", flat(settings), folder)
+    written = dial.write(sweep, split if checkpoint == "best" else f"{split}-{checkpoint}", flat(settings), run.dial)
     print(f"{folder}, {split if recipe.held_out else TRAINED_ON}, {checkpoint} checkpoint")
     print_table(dial.table(sweep))
     for line in (*dial.spoken(sweep, tolerance), *written):
         print(line)
+    if not sweep.whole:
+        raise KeyboardInterrupt
 
 
 def predict(folder: Path, checkpoint: str, source: Path | None, form: str | None, given: Namespace) -> int:
@@ -239,27 +241,32 @@ def _answers(key: str) -> bool:
     return not key.startswith("train.") and key != "data.root"
 
 
-def _drop_results(run: runs.Run) -> None:
-    """Figures of the validation data are measured again after the training; the others would stay as they were."""
-    if gone := run.drop_results(keep="val"):
-        print(f"figures of {', '.join(gone)} are dropped, the run answers otherwise now: parsimax eval {run.folder}")
+def _say_aside(run: runs.Run, gone: Sequence[str]) -> None:
+    if gone:
+        print(
+            f"figures of {', '.join(gone)} are in {run.folder / 'before'} now, the run answers otherwise: "
+            f"parsimax eval {run.folder}",
+            flush=True,
+        )
 
 
 def _fit(entry: Entry, settings: Any, run: runs.Run, task: Any, resume: bool) -> None:
     from .kit.training import fit, restore
 
     recipe = entry.recipe()
-    before = _weights_of(run)
+    before, known = _weights_of(run), {*run.read_results()} - {"val"}
     try:
         fit(task, run, resume)
     except KeyboardInterrupt:
         if run.last.exists():
             print(f"\nstopped; go on by: parsimax train --resume {run.folder}", file=sys.stderr)
+        if _first() and before not in (None, _weights_of(run)):  # what it gave others is not to be of other weights
+            _say_aside(run, sorted(known))
+            recipe.export(restore(recipe.reopen(settings, run, data=False), run.best), run)
         raise
     if not _first():
         return
-    if _weights_of(run) != before:
-        _drop_results(run)
+    _say_aside(run, sorted(known - {*run.read_results()}))
     best = restore(recipe.reopen(settings, run, data=False), run.best)
     figures = recipe.evaluate(best, settings, "val", progress).figures
     figures |= {**recipe.speed(task, settings), **task.pace()}

@@ -11,7 +11,7 @@ import torch
 
 from ..kit.inputs import shortened
 from ..kit.recipe import DataError
-from ..kit.settings import unknown
+from ..kit.settings import shown, unknown
 from ..text import tables
 from ..text.files import WORDS, ending, held_out, lines, of_split, refuse_share
 from . import docstrings
@@ -38,8 +38,9 @@ def file_of(data: Data, split: str) -> Path:
         found = of_split(data.root, "train", (*TABLES, *LINES))
     if found is None:
         there = ", ".join(sorted(path.name for path in data.root.iterdir())[:8]) or "nothing"
+        name = "dev, which is to be test by data.dev_is_test," if data.dev_is_test and split == "test" else split
         raise DataError(
-            f"{data.root} has no file of {split} (.tsv or .csv with a header, or lines of a label and a text, also "
+            f"{data.root} has no file of {name} (.tsv or .csv with a header, or lines of a label and a text, also "
             f"with .gz); it holds {there}"
         )
     return found
@@ -70,8 +71,9 @@ def load(data: Data, split: str) -> list[Example]:
 
 
 def load_if_there(data: Data, split: str) -> list[Example]:
-    """As :func:`load`; nothing where the split has no file."""
-    if data.root is not None and not of_split(data.root, _called(data, split), (*TABLES, *LINES)):
+    """As :func:`load`; nothing where the split has no file, unless it is to be another's."""
+    known = data.root is None or data.dev_is_test or of_split(data.root, split, (*TABLES, *LINES))
+    if not known:
         return []
     return load(data, split)
 
@@ -79,9 +81,7 @@ def load_if_there(data: Data, split: str) -> list[Example]:
 def read(path: Path, data: Data) -> list[Example]:
     """All examples of a file; DataError names the line that cannot be one."""
     table = ending(path) in TABLES
-    found = [
-        Example(tuple(map(clean, texts)), label.strip(), where) for texts, label, where in _rows(path, data, table)
-    ]
+    found = [Example(tuple(map(clean, texts)), clean(label), where) for texts, label, where in _rows(path, data, table)]
     for one in found:
         if not all(one.texts):
             empty = data.text[one.texts.index("")] if table else "the text"
@@ -101,6 +101,12 @@ def _rows(path: Path, data: Data, table: bool) -> Iterator[tuple[Sequence[str], 
         return
     if len(data.text) > 1:
         raise DataError(f"{path} has lines of a label and a text; two texts, data.text, need a .tsv or .csv")
+    for key in ("text", "label"):
+        if (given := getattr(data, key)) != getattr(Data(), key):
+            raise DataError(
+                f"data.{key}={shown(given)} names a column, and {path} has none but lines of a label and a text; leave "
+                f"it out"
+            )
     for number, line in enumerate(lines(path), 1):
         if line.strip():
             label, *text = line.split(maxsplit=1)
@@ -127,7 +133,7 @@ def clean(text: str) -> str:
 
 def number_of(example: Example) -> float:
     try:
-        number = float(example.label)
+        number = math.nan if "_" in example.label else float(example.label)
     except ValueError:
         number = math.nan
     if not abs(number) <= LARGEST:

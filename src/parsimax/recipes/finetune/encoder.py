@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -31,6 +32,7 @@ from ..text.bert import (
 from .settings import Model, Settings
 
 KEY = "model.encoder"
+OWN_FILES = {"local_files_only": True, "trust_remote_code": False}  # no code of the folder runs, and nobody is asked
 KEPT = "start"  # folder in a run: config, tokenizer, and the attention before training
 BEFORE = "attention.pt"
 MODEL = "model"  # folder of the fine-tuned model, for any program that knows transformers
@@ -70,8 +72,8 @@ def start(settings: Settings, texts: Sequence[str], classes: list[str]) -> Encod
     with loading(folder, KEY):
         from transformers import AutoConfig, AutoModelForSequenceClassification
 
-        config = AutoConfig.from_pretrained(folder, local_files_only=True, **heads)
-        words = {"use_safetensors": True, "local_files_only": True, "dtype": torch.float32}
+        config = AutoConfig.from_pretrained(folder, **OWN_FILES, **heads)
+        words = {**OWN_FILES, "use_safetensors": True, "dtype": torch.float32}
         words |= {"output_loading_info": True, "ignore_mismatched_sizes": True}
         model, told = AutoModelForSequenceClassification.from_pretrained(folder, config=config, **words)
         on_top = {name.partition(".")[0] for name, _ in model.named_parameters()} - {model.base_model_prefix}
@@ -90,7 +92,7 @@ def _heads(classes: list[str]) -> dict[str, Any]:
 def _tokenizer(folder: Path, model: Any) -> Any:
     from transformers import AutoTokenizer
 
-    tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    tokenizer = AutoTokenizer.from_pretrained(folder, **OWN_FILES)
     if len(tokenizer) <= len({*tokenizer.all_special_ids}):  # transformers makes up an empty one
         raise DataError(f"{KEY}: {folder} has no vocabulary of a tokenizer, such as tokenizer.json or vocab.txt")
     if len(tokenizer) > (embedded := model.get_input_embeddings().num_embeddings):
@@ -100,7 +102,25 @@ def _tokenizer(folder: Path, model: Any) -> Any:
         )
     if tokenizer.pad_token_id is None:
         raise DataError(f"{KEY}: the tokenizer of {folder} has no token for padding; the recipe takes encoders")
+    if (most := positions(model)) is not None:  # many say no limit, and a pipeline would run past the positions
+        tokenizer.model_max_length = min(tokenizer.model_max_length, most)
     return tokenizer
+
+
+@contextlib.contextmanager
+def usable(name: str) -> Iterator[None]:
+    """What an encoder that could be loaded fails with on its first texts becomes a DataError that names it."""
+    try:
+        yield
+    except (DataError, SettingsError):
+        raise
+    except Exception as error:  # its own code runs here
+        if name == "tiny":
+            raise
+        raise DataError(
+            f"{KEY}: {name} was loaded, but fails on the first texts ({type(error).__name__}: {error}); take "
+            f"an encoder with as many heads in all layers, and for two texts one that tells segments apart"
+        ) from None
 
 
 def _tiny(settings: Settings, texts: Sequence[str], heads: dict[str, Any]) -> Encoder:
@@ -182,9 +202,9 @@ def kept(run: Path) -> Encoder:
     with loading(folder, KEY):
         from transformers import AutoConfig, AutoModelForSequenceClassification
 
-        config = AutoConfig.from_pretrained(folder, local_files_only=True)
+        config = AutoConfig.from_pretrained(folder, **OWN_FILES)
         make: Any = AutoModelForSequenceClassification.from_config
-        model = make(config, dtype=torch.float32)
+        model = make(config, dtype=torch.float32, trust_remote_code=False)
         return Encoder(model, _tokenizer(folder, model))
 
 

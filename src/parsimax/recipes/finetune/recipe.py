@@ -26,6 +26,7 @@ from .report import report
 from .settings import Data, Options, Settings
 
 SHOWN = 12  # examples on a page
+DIGITS = 7  # of a number: what float32 has
 
 
 @dataclass(frozen=True)
@@ -44,9 +45,10 @@ class FineTune(Recipe[Settings, FineTuning, Query, Options]):
         _check_test(settings.data, classes)
         begun = encoder.start(settings, [text for one in train for text in one.texts], classes)
         config = copy.deepcopy(begun.model.config)
-        task = self._task(settings, begun, classes, train, val, settings.train.steps)
-        task.at_the_end()
-        attention = figures.recorded(begun, task.val, figures.some(task.val, SHOWN))
+        with encoder.usable(settings.model.encoder):
+            task = self._task(settings, begun, classes, train, val, settings.train.steps)
+            task.at_the_end()
+            attention = figures.recorded(begun, task.val, figures.some(task.val, SHOWN))
         encoder.keep(config, begun.tokenizer, attention, run.folder)
         for name, examples in (("training", task.train_examples), ("validation", task.val)):
             if note := _cut(examples, begun.most(settings.data.longest)):
@@ -192,7 +194,7 @@ def _cut(examples: Examples, most: int) -> str:
 def known(task: FineTuning, row: torch.Tensor) -> dict[str, Any]:
     """A label with all probabilities, or a number."""
     if not task.classes:
-        return {"number": round(row.item(), 6)}
+        return {"number": float(f"{row.item():.{DIGITS}g}")}
     p = row.double().softmax(-1)
     order = p.argsort(descending=True).tolist()
     return {
@@ -206,7 +208,7 @@ def line(found: dict[str, Any], options: Options) -> str:
     if options.json:
         return json.dumps(found, ensure_ascii=False)
     if "number" in found:
-        return f"{found['number']:g}"
+        return f"{found['number']:.{DIGITS}g}"
     if options.probabilities:
         return "\t".join(f"{name}:{p:.4g}" for name, p in found["probabilities"].items())
     return f"{found['label']}\t{found['probability']:.4g}"

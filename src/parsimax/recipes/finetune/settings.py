@@ -69,6 +69,8 @@ class Settings(kit.Settings):
         super().check()
         if not 1 <= len(self.data.text) <= 2:
             raise SettingsError(f"data.text names one or two columns, got {len(self.data.text)}")
+        if len({*self.data.text}) < len(self.data.text):
+            raise SettingsError(f"data.text names the column {self.data.text[0]} twice; one text needs it once")
         if self.data.label in self.data.text:
             raise SettingsError(f"data.label and data.text are both {self.data.label}")
         if self.model.encoder == "tiny" and self.model.width % self.model.heads:

@@ -64,8 +64,8 @@ def load(path: Path) -> dict[str, Any]:
         ) from None
     except Exception as error:  # a pickle may fail in every way
         raise CheckpointError(f"{path} cannot be read: {type(error).__name__}: {error}") from None
-    if not isinstance(content, dict) or "state_dict" not in content:
-        raise CheckpointError(f"{path} is no checkpoint of a training: it has no state_dict")
+    if not isinstance(content, dict) or not isinstance(content.get("state_dict"), dict):
+        raise CheckpointError(f"{path} is no checkpoint of a training: it has no state_dict of weights")
     return content
 
 

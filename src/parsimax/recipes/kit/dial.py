@@ -23,7 +23,6 @@ from .settings import SettingsError, changed, flat, full, shown, unknown
 S = TypeVar("S")
 DOTS = ("…", "...")
 MOST = 1000  # values of a list
-FOLDER = "dial"
 ROUNDS, ENOUGH = 3, 60.0  # times that all places are evaluated, and seconds after which no other round begins
 
 
@@ -53,8 +52,12 @@ def listed(text: str) -> list[str]:
         try:
             first, second, last = Decimal(parts[at - 2]), Decimal(parts[at - 1]), Decimal(parts[at + 1])
             step, more = second - first, last - second
-            if at < 2 or not step or more / step < 0 or more / step > MOST:
+            if at < 2 or not step or more / step < 0:
                 raise ValueError
+            if more / step > MOST:
+                raise SettingsError(f"{text!r} is more than {MOST} values; take larger steps")
+        except SettingsError:
+            raise
         except (InvalidOperation, IndexError, ValueError):
             raise SettingsError(f"{text!r}: … stands between two numbers and a last one, as in 0,0.1,…,0.9") from None
         steps = math.ceil(more / step)
@@ -89,7 +92,7 @@ def settings_of(settings: S, words: Mapping[str, str], dials: Any) -> list[tuple
         allowed = [*dials(made), *(f"{prefix}mapping" for prefix, _ in choices(made))]
         if wrong := [key for key in values if key not in allowed]:
             has = ", ".join(dials(made))
-            if not {*dials(made)} & {*numbers_of_mappings(made)}:
+            if not {*dials(made)} & {*numbers_of_mappings(made)} and (not has or any(choices(made))):
                 has = f"{f'{has} alone' if has else 'none'}: {_no_number(made)}"
             raise SettingsError(f"{wrong[0]} is no number of this run's mapping; eval can turn {has}")
         _check_domains(made)
@@ -135,6 +138,7 @@ class Sweep:
     mode: str
     pace: str
     turns: list[Turn]
+    whole: bool = True  # not stopped before the last place
 
     @property
     def best(self) -> Turn:
@@ -189,14 +193,14 @@ def sweep(
     """Evaluate every place; ``weighted`` makes the task of some settings with the weights of the run.
 
     Quick evaluations go round several times, and the best pace counts: what else runs on the machine comes and goes.
+    What was measured before Ctrl-C is kept.
     """
     turns: dict[int, Turn] = {}
     keys = _moving([values for values, _ in places])
-    began, pace, task = time.perf_counter(), "", None
-    for number in range(ROUNDS):
-        if number and time.perf_counter() - began > ENOUGH:
-            break
-        for at, (values, settings) in enumerate(places):
+    pace, quality = "", ("", "")
+    try:
+        for at in _rounds(len(places)):
+            values, settings = places[at]
             show(f"{', '.join(f'{key}={value}' for key, value in values.items())}: {at + 1} of {len(places)}")
             task, since = weighted(settings), time.perf_counter()
             figures = recipe.evaluate(task, settings, split, lambda text: None).figures
@@ -204,9 +208,22 @@ def sweep(
             each = max(each, turns[at].pace if at in turns else 0.0)
             found = (recipe.zeros(task, figures, key) for key in keys)
             zeros = next((share for share in found if share is not None), None)
-            turns[at] = Turn(values, measured(figures, recipe.quality(task)[0]), zeros, each, {**figures, pace: each})
+            quality = recipe.quality(task)
+            turns[at] = Turn(values, measured(figures, quality[0]), zeros, each, {**figures, pace: each})
+    except KeyboardInterrupt:
+        if not turns:
+            raise
     show("")
-    return Sweep(*recipe.quality(task), pace, [*turns.values()])
+    return Sweep(*quality, pace, [*turns.values()], len(turns) == len(places))
+
+
+def _rounds(places: int) -> Iterator[int]:
+    """Which place is next."""
+    began = time.perf_counter()
+    for number in range(ROUNDS):
+        if number and time.perf_counter() - began > ENOUGH:
+            return
+        yield from range(places)
 
 
 def table(sweep: Sweep) -> list[list[str]]:
@@ -224,13 +241,13 @@ def _cell(value: float | None) -> str:
 
 
 def write(sweep: Sweep, split: str, trained: Mapping[str, Any], folder: Path) -> list[Path]:
-    """``SPLIT-KEY.csv`` with all figures and ``SPLIT-KEY.png``, in ``dial`` of the run's folder.
+    """``SPLIT-KEY.csv`` with all figures and ``SPLIT-KEY.png`` in a folder.
 
     Keys with one value stand in the name with it; other values of the same keys get the next number.
     """
-    durable.folder(folder / FOLDER)
+    durable.folder(folder)
     keys, figures = [*sweep.turns[0].values], [*dict.fromkeys(key for turn in sweep.turns for key in turn.figures)]
-    name = _name(sweep, split, folder / FOLDER)
+    name = _name(sweep, split, folder)
     text = io.StringIO(newline="")
     writer = csv.writer(text)
     writer.writerow([*keys, "zeros of the mapping", *figures])
@@ -238,9 +255,9 @@ def write(sweep: Sweep, split: str, trained: Mapping[str, Any], folder: Path) ->
         cells = [_plain(turn.figures.get(key, "")) for key in figures]
         zeros = "" if turn.zeros is None else turn.zeros
         writer.writerow([*(turn.values[key] for key in keys), zeros, *cells])
-    path = folder / FOLDER / f"{name}.csv"
+    path = folder / f"{name}.csv"
     durable.replace(path, text.getvalue().encode())
-    return [path, *save({name: picture(sweep, trained)}, folder / FOLDER)]
+    return [path, *save({name: picture(sweep, trained)}, folder)]
 
 
 def _name(sweep: Sweep, split: str, folder: Path) -> str:
@@ -273,7 +290,7 @@ def picture(sweep: Sweep, trained: Mapping[str, Any]) -> Any:
 
     figure = Figure((9, 3.6), layout="constrained")
     keys = sweep.moving()
-    own = [turn for turn in sweep.turns if all(turn.values[key] == shown(trained[key]) for key in keys)]
+    own = [turn for turn in sweep.turns if all(_equal(value, trained[key]) for key, value in turn.values.items())]
     quality = [turn.quality for turn in sweep.turns]
     pace = [turn.pace for turn in sweep.turns]
     for axes, name, values in zip(figure.subplots(1, 2), (sweep.quality, sweep.pace), (quality, pace), strict=True):
@@ -290,6 +307,13 @@ def picture(sweep: Sweep, trained: Mapping[str, Any]) -> Any:
     return figure
 
 
+def _equal(given: str, trained: Any) -> bool:
+    try:
+        return float(given) == float(trained)
+    except ValueError:
+        return given == shown(trained)
+
+
 def _place(turn: Turn, keys: list[str]) -> float:
     return float(turn.values[keys[0]]) if turn.zeros is None else turn.zeros
 
@@ -298,6 +322,8 @@ def spoken(sweep: Sweep, tolerance: float) -> Sequence[str]:
     """The sentences that say where to leave the dial."""
     best, chosen = sweep.best, sweep.sparsest(tolerance)
     first = f"best {sweep.quality}: {_cell(best.quality)} at {sweep.named(best)}"
+    if not sweep.whole:
+        first = f"stopped: these are the first {len(sweep.turns)} values; {first}"
     if not sweep.counts_zeros:
         return [first]
     return [

@@ -54,8 +54,10 @@ def query_of(kind: type[Q], record: Mapping[str, Any]) -> Q:
 
 
 def value_of(name: str, value: Any, kind: Any) -> Any:
-    """A named value as ``kind``; DataError where it is not one."""
+    """A named value as ``kind``; DataError where it is not one, as 1_000 is none outside of Python."""
     try:
+        if kind in (int, float) and "_" in str(value):
+            raise ValueError
         return as_kind(value, kind)
     except (TypeError, ValueError):
         raise DataError(f"{name} must be {kind_text(kind)}, got {shortened(repr(value))}") from None

@@ -33,6 +33,8 @@ def check(recipe: Recipe[Any, Any, Any, Any], settings: Any, run: Run, splits: t
     for split in splits:
         now = {path.name: path for path in recipe.files(settings, split)}
         before: dict[str, str] = known.get(split, {})
+        if not isinstance(before, dict):
+            raise SettingsError(f"{run.data} is damaged: it must name the files of {split}; bring it back from a copy")
         if split in known and {*now} != {*before}:
             other = ", ".join(sorted({*now} ^ {*before}))
             raise SettingsError(f"the files of {split} are others than when the run began: {other}; {WAY_OUT}")

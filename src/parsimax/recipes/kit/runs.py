@@ -63,6 +63,10 @@ class Run:
     def results(self) -> Path:
         return self.folder / "results.json"
 
+    @property
+    def dial(self) -> Path:
+        return self.folder / "dial"
+
     def outputs(self, split: str) -> Path:
         return self.folder / "outputs" / f"{split}.jsonl"
 
@@ -81,7 +85,10 @@ class Run:
 
     def read_results(self) -> dict[str, dict[str, Any]]:
         """What was measured, by split."""
-        return read_json(self.results) if self.results.exists() else {}
+        found = read_json(self.results) if self.results.exists() else {}
+        if wrong := [split for split, figures in found.items() if not isinstance(figures, dict)]:
+            raise SettingsError(f"{self.results} is damaged: {wrong[0]} has no figures; move it away, and eval again")
+        return found
 
     def add_results(self, split: str, figures: Mapping[str, Any]) -> None:
         """Keep the figures of a split beside those of the others; those that are not measured again stay."""
@@ -91,15 +98,26 @@ class Run:
             known[split] = {**known.get(split, {}), **fresh}
             write(self.results, json.dumps(known, indent=1, ensure_ascii=False))
 
-    def drop_results(self, keep: str) -> list[str]:
-        """Take away what was measured of all splits but one, where the run answers otherwise now; their names."""
+    def set_aside(self, keep: str = "") -> list[str]:
+        """Move what was measured of other weights or settings into ``before``: the figures of all splits but one,
+        outputs and dials; the splits.
+        """
         with durable.turn(self.folder):
             known = self.read_results()
-            gone = [split for split in known if split != keep]
+            gone = {split: figures for split, figures in known.items() if split != keep}
+            files = [path for path in (self.folder / "outputs", self.dial) if path.exists()]
+            if not gone and not files:
+                return []
+            before = self.folder / "before"
+            shutil.rmtree(before, ignore_errors=True)
+            durable.folder(before)
             if gone:
-                kept = {keep: known[keep]} if keep in known else {}
+                write(before / self.results.name, json.dumps(gone, indent=1, ensure_ascii=False))
+                kept = {split: figures for split, figures in known.items() if split == keep}
                 write(self.results, json.dumps(kept, indent=1, ensure_ascii=False))
-        return gone
+            for path in files:
+                path.rename(before / path.name)
+        return [*gone]
 
 
 def create(recipe: str, settings: Any, folder: Path | None = None, packages: Sequence[str] = ()) -> Run:

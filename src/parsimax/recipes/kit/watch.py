@@ -41,6 +41,8 @@ class Keeper(Callback):
         self.wait += 1
         if self.best is None or mark > self.best:
             self.best, self.wait = mark, 0
+            if trainer.is_global_zero:
+                self.run.set_aside()  # before there are other weights, so that a kill leaves no figures of these
             trainer.save_checkpoint(self.run.best)
         trainer.save_checkpoint(self.run.last)
         if self.lost_patience:

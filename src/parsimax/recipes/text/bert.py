@@ -55,7 +55,8 @@ def check_weights(folder: Path, key: str) -> None:
 
 
 def check_loaded(told: Mapping[str, Any], folder: Path, key: str, allowed: Collection[str] = ()) -> None:
-    """DataError if weights do not fit the model: what they lack, or have in another shape, would begin at random.
+    """DataError if weights do not fit the model: what they lack, or have in another shape, would begin at random, and
+    layers that it does not have would be left out.
 
     Args:
         told: by ``from_pretrained(…, output_loading_info=True, ignore_mismatched_sizes=True)``, beside the model.
@@ -68,15 +69,17 @@ def check_loaded(told: Mapping[str, Any], folder: Path, key: str, allowed: Colle
         return not {*name.split(".")} & {*allowed}
 
     lost = sorted(filter(counted, told["missing_keys"]))
+    more = sorted(name for name in told["unexpected_keys"] if any(map(str.isdigit, name.split("."))) and counted(name))
     shapes = sorted((name, tuple(has), tuple(asks)) for name, has, asks in told["mismatched_keys"] if counted(name))
     wrong = [f"have {name} of {has}, where it asks for {asks}" for name, has, asks in shapes[:1]]
+    wrong += [f"have {name}, of which it knows nothing" for name in more[:1]]
     if lost:
         some = ", ".join(lost[:3]) + (f" and {len(lost) - 3} more" if len(lost) > 3 else "")
         wrong.append(f"lack {some}")
     if wrong:
         raise DataError(
             f"{key}: the weights in {folder} do not fit its config.json: they {'; they '.join(wrong)}. They are of "
-            f"another model, or of fewer layers; give a folder whose config.json and weights were saved together"
+            f"another model, or of other layers; give a folder whose config.json and weights were saved together"
         )
 
 
@@ -89,6 +92,11 @@ def loading(folder: Path, key: str) -> Iterator[None]:
     except DataError:
         raise
     except Exception as error:  # that of a damaged file is of no kind of Python's own
+        if "trust_remote_code" in str(error):
+            raise DataError(
+                f"{key}: {folder} has code of its own (auto_map in a config of it), which is not run; give a folder of "
+                f"a model that transformers knows by itself"
+            ) from None
         first = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise DataError(
             f"{key}: {folder} cannot be loaded, its files are damaged or do not fit one another: {first}; "
