@@ -20,6 +20,7 @@ import csv
 import fcntl
 import json
 import os
+import resource
 import sys
 import tempfile
 import time
@@ -71,6 +72,7 @@ class Done:
     test: dict[str, Any] = field(default_factory=dict)
     curve: list[dict[str, float]] = field(default_factory=list)
     failed: str = ""
+    core_seconds: float = 0.0  # processor time of the training, its validations and the test; 0 if nobody looked
 
     def is_of(self, training: Training) -> bool:
         return (self.cell, self.values, self.seed) == (training.cell, training.values, training.seed)
@@ -138,6 +140,12 @@ def command(*words: str) -> tuple[int, str]:
             code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])  # it saves what it has
         said.seek(0)
         return code, said.read().decode(errors="replace").strip()[-300:]
+
+
+def core_seconds() -> float:
+    """Processor time of all that `command` has run."""
+    spent = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return spent.ru_utime + spent.ru_stime
 
 
 def curve(folder: Path) -> list[dict[str, float]]:
@@ -213,8 +221,10 @@ def do_next(plan: Plan, options: argparse.Namespace) -> bool | None:
                 done.is_of(training) and (done.test or not training.test) for done in read(options.runs)
             ):
                 continue
-            began = time.time()
+            began, spent = time.time(), core_seconds()
             done = carry_out(plan, training, options)
+            before = next((one.core_seconds for one in known if one.is_of(training)), 0.0)
+            done.core_seconds = round(before + core_seconds() - spent, 1)
             with (options.runs / "results.jsonl").open("a", encoding="utf-8") as file:
                 file.write(json.dumps(asdict(done), ensure_ascii=False) + "\n")
             said = done.failed or f"dev {plan.figure} {done.dev[plan.figure]:.4g}"

@@ -131,6 +131,7 @@ def page(plan: Plan, rows: list[Row]) -> str:
         *by_language(plan, rows),
         *(tries(plan, rows) if plan.grid else []),
         *curves(plan, rows),
+        *cost(rows),
     ]
     return "\n".join(lines)
 
@@ -189,6 +190,13 @@ def curves(plan: Plan, rows: list[Row]) -> list[str]:
             cells.append([cell, title, *map(shown_mean, at.values())])
     head = [plan.cells_are, "after steps", *map(str, steps)]
     return ["Learning curves of what was chosen, means over the seeds.", "", *table(head, cells)]
+
+
+def cost(rows: list[Row]) -> list[str]:
+    every = [done.core_seconds for _, own, _ in rows for done in own]
+    if not all(every):
+        return []
+    return [f"{len(every)} trainings, with validations and tests: {sum(every) / 60:.0f} minutes of one core.", ""]
 
 
 def shown_mean(values: Sequence[float]) -> str:

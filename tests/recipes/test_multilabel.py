@@ -5,6 +5,7 @@ import io
 import json
 import random
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -22,10 +23,11 @@ from parsimax.recipes import find
 from parsimax.recipes.kit.answers import answers
 from parsimax.recipes.kit.runs import Run
 from parsimax.recipes.kit.settings import changed
-from parsimax.recipes.multilabel import arff, data, layers, pictures, tables
+from parsimax.recipes.multilabel import arff, data, layers, model, pictures, tables
 from parsimax.recipes.multilabel import recipe as recipe_module
 from parsimax.recipes.multilabel.scores import figures as figures_of
 from parsimax.recipes.multilabel.settings import Data, Layer, Model, Options
+from parsimax.recipes.text import files
 
 LAYERS = Layer.__args__
 TINY = ["width=8", "steps=4", "eval_every=2", "tensorboard=false"]
@@ -76,6 +78,45 @@ def test_an_integer_may_have_a_fraction():
     assert data.load(Data(root=root), "test").numbers[:, 0].tolist() == [1, 3.5, 5, -7, 9]
 
 
+@pytest.mark.parametrize(
+    "head, rows, columns, numbers",
+    [
+        (
+            "@relation\tx\n\t @attribute\ta\tnumeric\t\n@ATTRIBUTE\tb\tInteger\n",
+            "{0 1,1 2}\n{1 3}",
+            "ab",
+            [[1, 2], [0, 3]],
+        ),
+        ("@relation x\n@attribute 'a' {'p' , 'q'}\n@attribute 'b c' real\n", "q,2", ["a=p", "a=q", "b c"], [[0, 1, 2]]),
+        (
+            "@relation x\n@attribute a {'q\\', 1 z', \"p\"}\n@attribute b real\n@attribute c real\n",
+            "{0 'q\\', 1 z', 1 2, 2 1}\n{ }\n{0 p ,2 4 }",
+            ["a=q', 1 z", "a=p", "b", "c"],
+            [[1, 0, 2, 1], [1, 0, 0, 0], [0, 1, 0, 4]],
+        ),
+        ("@relation x\n@attribute a {1_0, 2}\n", "1_0\n2", ["a=1_0", "a=2"], [[1, 0], [0, 1]]),
+        ("@relation x\n@attribute a {-1, 2}\n", "{}\n{0 2}", "a", [[-1], [2]]),
+    ],
+)
+def test_what_is_arff_is_read(head, rows, columns, numbers):
+    Path("x.arff").write_text(f"{head}% a comment\n\n@data\n{rows}\n")
+    found = arff.read(Path("x.arff"))
+    assert found[:2] == ([*columns], numbers)
+
+
+def test_a_long_row_or_list_takes_no_time():
+    """Once the square of the places, and two to the power of the names."""
+    head = "".join(f"@attribute a{at} numeric\n" for at in range(50_000))
+    row = ",".join(f"{at} 1" for at in range(50_000))
+    Path("x.arff").write_text(f"@relation x\n{head}@data\n{{{row}}}\n")
+    began = time.process_time()
+    arff.read(Path("x.arff"))
+    Path("x.arff").write_text(f"@relation x\n@attribute a {{{row.replace(' ', '')},b c}}\n@data\n")
+    with pytest.raises(data.DataError, match=r"line 2: not ARFF"):
+        arff.read(Path("x.arff"))
+    assert time.process_time() - began < 10
+
+
 def test_rows_are_held_out_once():
     settings = Data(root=mulan("d", DENSE), held_out=0.4)
     train, val = (data.load(settings, split).numbers[:, 0].tolist() for split in ("train", "val"))
@@ -95,10 +136,11 @@ def test_no_share_is_held_out_beside_rows_to_validate_on(tmp_path):
 @pytest.mark.parametrize(
     "change, message",
     [
-        (lambda t: t.replace("two real", "two weird"), "x-train.arff, line 7: the type of the attribute is not known"),
-        (lambda t: t.replace("two real", "two string"), "x-train.arff, line 7: two is of type STRING"),
+        (lambda t: t.replace("two real", "two weird"), "x-train.arff, line 7: two is of type weird; numbers"),
+        (lambda t: t.replace("two real", "two string"), "x-train.arff, line 7: two is of type string"),
         (lambda t: t.replace("3,green,0,1,1,4", "3,green,0,1"), "x-train.arff, line 13: the row has too few or"),
-        (lambda t: t.replace("3,green", "x,green"), "line 13: a value is not a number"),
+        (lambda t: t.replace("3,green", "x,green"), "line 13: one must be a number, got 'x'"),
+        (lambda t: t.replace("3,green", "1_0,green"), "line 13: one must be a number, got '1_0'"),
         (lambda t: t.replace("3,green", "3,blue"), "line 13: a value is not one of its attribute's"),
         (lambda t: t.replace("3,green,0,1,1", "3,green,0,1,2"), "line 13: the label c must be 0 or 1, got 2"),
         (lambda t: t.replace("3,green", "?,green"), "line 13: one is missing"),
@@ -108,14 +150,25 @@ def test_no_share_is_held_out_beside_rows_to_validate_on(tmp_path):
             lambda t: t.replace("attribute a", "attribute A"),
             "x.xml, line 1: x-train.arff does not have this label: no column is called 'a'",
         ),
-        (lambda t: t.replace("@attribute c numeric", "@attribute o string"), "line 6: o is of type STRING"),
-        (lambda t: t.replace("@attribute two real", "  @Attribute two string"), "line 7: two is of type STRING"),
+        (lambda t: t.replace("@attribute c numeric", "@attribute o string"), "line 6: o is of type string"),
+        (lambda t: t.replace("@attribute two real", "  @Attribute two string"), "line 7: two is of type string"),
         (lambda t: t.partition("1,red")[0], "has no rows"),
         (lambda t: t.partition("1,red")[0] + SPARSE + "3,green,0,1,1,4", "line 15: the rows before it are sparse"),
         (lambda t: t + "{0 1}", "line 17: the rows before it are dense, this one is sparse"),
         (lambda t: t.partition("1,red")[0] + SPARSE + "{0 1,1 green,0 2}", "line 15: column 0 is there twice"),
-        (lambda t: "garbage", "x-train.arff, line 1: not ARFF"),
-        (lambda t: "\n\n" + t.replace("3,green", "x,green"), "line 15: a value is not a number, in 'x,green"),
+        (lambda t: t.partition("1,red")[0] + SPARSE + "{0 1, 00 2}", "line 15: column 0 is there twice"),
+        (lambda t: "garbage", "x-train.arff, line 1: not ARFF: before @data there"),
+        (lambda t: t.replace("@attribute a ", "@atribute a "), "@relation or @attribute, got '@atribute a {0,1}'"),
+        (lambda t: t.replace("@attribute a ", "@attributes a "), "line 4: not ARFF: before @data there"),
+        (
+            lambda t: t.replace("@data", "@data 1,red,1,0,0,2"),
+            "line 9: not ARFF: the rows begin below @data, got '@data 1",
+        ),
+        (lambda t: t.replace("@data", ""), "x-train.arff, line 10: not ARFF: before @data there"),
+        (lambda t: HEAD, "x-train.arff: not ARFF: it has no @data"),
+        (lambda t: t.replace("c numeric", "a real"), "line 6: the column 'a' is there twice; name it otherwise"),
+        (lambda t: t.replace("{red,green}", "{red,?}"), "line 3: not ARFF"),
+        (lambda t: "\n\n" + t.replace("3,green", "x,green"), "line 15: one must be a number, got 'x'"),
         (lambda t: t.replace("{red,green}", "{}"), "line 3: not ARFF, in \"@attribute 'colour' {}\""),
         (lambda t: t.replace("@attribute two real", "@attribute"), "line 7: not ARFF, in '@attribute'"),
         (lambda t: t.replace("3,green", "'\\u12',green"), "line 13: not ARFF"),
@@ -226,7 +279,8 @@ def test_a_csv_without_its_labels_is_refused(line, words, message, capsys):
 
 
 @pytest.mark.parametrize(
-    "cell, message", [("x", "x must be a number, got 'x'"), ("nan", "must be a number"), ("1,2", "5 cells")]
+    "cell, message",
+    [("x", "x must be a number, got 'x'"), ("nan", "must be a number"), ("1,2", "5 cells"), ("1_0", "got '1_0'")],
 )
 def test_a_bad_cell_is_named_with_its_line(cell, message, capsys):
     table("d")
@@ -272,7 +326,7 @@ def test_a_parquet_with_a_column_twice_is_refused():
 def test_what_is_wrong_in_test_is_said_before_training(capsys, monkeypatch):
     mulan("d", DENSE, DENSE.replace("3,green", "x,green"))
     assert cli.main(["train", "multilabel", *TINY, "data.root=d", "--run", "run"]) == 2
-    assert "x-test.arff.gz, line 12: a value is not a number" in capsys.readouterr().err
+    assert "x-test.arff.gz, line 12: one must be a number, got 'x'" in capsys.readouterr().err
     assert not Path("run").exists()
 
 
@@ -300,12 +354,48 @@ def test_parquet_is_read_as_csv_is():
     one, other = (data.load(Data(root=Path(folder).absolute(), labels=("up", "down")), "val") for folder in "dp")
     assert one.columns == other.columns == ["x", "y"] and torch.equal(one.labels, other.labels)
     torch.testing.assert_close(one.numbers, other.numbers)
-    parquet.write_table(arrow.table({"x": ["a"], "up": [1]}), "p/val.parquet")
-    with pytest.raises(data.DataError, match=r"val\.parquet, line 1: x must be a number"):
-        data.load(Data(root=Path("p").absolute(), labels=("up",)), "val")
+    for cell in ("a", "1_0", b"1_0"):
+        parquet.write_table(arrow.table({"x": [cell], "up": [1]}), "p/val.parquet")
+        with pytest.raises(data.DataError, match=r"val\.parquet, line 1: x must be a number"):
+            data.load(Data(root=Path("p").absolute(), labels=("up",)), "val")
     Path("p/val.parquet").write_bytes(b"PAR1 damaged")
     with pytest.raises(data.DataError, match=r"val\.parquet, it is damaged"):
         data.load(Data(root=Path("p").absolute(), labels=("up",)), "val")
+
+
+def test_endings_may_be_in_capitals_and_packed():
+    arrow = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    root = mulan("d", DENSE)
+    for name, other in (("x-test.arff.gz", "X-TEST.ARFF.GZ"), ("x-train.arff", "x-train.Arff"), ("x.xml", "x.XML")):
+        (root / name).rename(root / other)
+    for split in ("train", "test"):
+        assert data.load(Data(root=root), split).names == ["b", "a", "c"]
+    assert files.ending(Path("train.tsv.GZ")) == ".tsv"
+    (root / "y.xml").write_text(XML)
+    with pytest.raises(data.DataError, match=r"must have one XML file .* it has x\.XML, y\.xml"):
+        data.load(Data(root=root), "test")
+    parquet.write_table(arrow.table({"x": [1.5, 2], "up": [1, 0]}), "test.parquet")
+    Path("test.parquet.gz").write_bytes(gzip.compress(Path("test.parquet").read_bytes()))
+    Path("test.parquet").unlink()
+    settings = Data(root=Path.cwd(), labels=("up",))
+    assert data.load(settings, "test").numbers.tolist() == [[1.5], [2]]
+    Path("test.parquet.gz").write_bytes(Path("test.parquet.gz").read_bytes()[:-9])
+    with pytest.raises(data.DataError, match=r"test\.parquet\.gz, it is damaged"):
+        data.load(settings, "test")
+
+
+@pytest.mark.parametrize("layer", LAYERS)
+def test_rows_without_any_label_are_refused(layer, capsys):
+    table("d")
+    write_tables("d")
+    rows = Path("d/train.csv").read_text().splitlines()
+    Path("d/train.csv").write_text("\n".join([rows[0], *(row[:-1] + "0" for row in rows[1:])]))
+    words = ["train", "multilabel", *TINY, f"layer={layer}", "data.root=d", "--run", "run"]
+    assert cli.main([*words, "labels=down"]) == 2
+    assert "train.csv: no row to train on has a label (down); at least one must" in capsys.readouterr().err
+    assert not Path("run").exists()
 
 
 def test_two_files_of_a_split_are_refused():
@@ -361,6 +451,46 @@ def test_plans_give_a_layer_what_it_reads(monkeypatch):
         for words in plan.cells.values():
             given = dict(word.split("=") for word in [*plan.common, *words])
             changed(find(plan.recipe).settings(), given).check_new()
+
+
+@pytest.mark.parametrize(
+    "words, message",
+    [
+        (["layer=sparsehourglass", "q=inf"], "model.q of sparsehourglass must be in (0, inf), got inf"),
+        (["layer=entmax", "alpha=0"], "model.alpha of the loss of entmax must be in (0, inf], got 0"),
+    ],
+)
+def test_numbers_that_a_mapping_does_not_take_are_refused(words, message, capsys):
+    assert cli.main(["train", "multilabel", *TINY, *words, "--run", "run"]) == 2
+    said = capsys.readouterr()
+    assert message in said.err and not said.out and not Path("run").exists()
+
+
+def test_the_dial_says_what_a_mapping_does_not_take_before_it_measures(capsys, monkeypatch):
+    words = [*TINY, "layer=sparsehourglass", "data.classes=5", "rows=200", "--run", "run"]
+    assert cli.main(["train", "multilabel", *words]) == 0
+    monkeypatch.setattr("parsimax.recipes.multilabel.recipe.MultiLabel.evaluate", None)
+    assert cli.main(["eval", "run", "q=1,inf"]) == 2
+    assert "model.q of sparsehourglass must be in (0, inf), got inf" in capsys.readouterr().err
+
+
+def test_a_rate_takes_the_place_of_the_predicted_one(capsys):
+    small = [*TINY, "data.classes=5", "rows=200"]
+    assert cli.main(["train", "multilabel", *small, "--run", "run"]) == 0
+    assert cli.main(["eval", "run"]) == 0
+    own = Path("run/results.json").read_bytes()
+    capsys.readouterr()
+    assert cli.main(["eval", "run", "layer=rsoftmax", "rate=0.2,0.4,…,0.8"]) == 0
+    said = capsys.readouterr().out.splitlines()
+    assert [line.split()[:2] for line in said[2:6]] == [["rsoftmax", f"0.{at}"] for at in (2, 4, 6, 8)]
+    assert [line.split()[3] for line in said[2:6]] == ["0.2", "0.4", "0.6", "0.8"], "zeros that are those asked for"
+    assert Path("run/results.json").read_bytes() == own
+    assert cli.main(["eval", "run", "rate=0.7"]) == 2
+    assert "eval can turn model.layer" in capsys.readouterr().err
+    assert cli.main(["train", "multilabel", *small, "layer=sigmoid", "--run", "other"]) == 0
+    for word in ("layer=rsoftmax", "layer=rsoftmax-predicted"):
+        assert cli.main(["eval", "other", word]) == 2
+        assert f"model.{word} cannot take the place of sigmoid; train" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("layer", LAYERS)
@@ -475,6 +605,23 @@ def test_the_threshold_is_the_best_of_all():
         assert f1(layers.best_threshold(p, wanted)) == best
 
 
+def test_the_threshold_that_is_kept_gives_what_was_counted():
+    """Between 0.5 and the number of float32 below it there is none; the second row has both."""
+    layer = layers.LabelLayer(Model(layer="softmax"), 2, 2)
+    with torch.no_grad():
+        layer.linear.weight.copy_(torch.tensor([[0.0, 1.2e-7], [0.0, 0.0]]))
+        layer.linear.bias.zero_()
+    hidden, wanted = torch.eye(2), torch.tensor([[True, True], [True, False]])
+    for dtype in (torch.float32, torch.bfloat16, torch.float64):
+        layer.to(dtype)
+        p, _ = layer(hidden.to(dtype))
+        wanted = p >= 0.5
+        layer.tune(p, wanted)
+        assert torch.equal(layer(hidden.to(dtype))[1], wanted)
+    layer.float().tune(torch.tensor([[1e-45, 0.0]]), torch.tensor([[True, False]]))
+    assert layer.threshold == 0
+
+
 def test_from_training_to_predictions_and_report(capsys, monkeypatch):
     table("d")
     write_tables("d")
@@ -523,13 +670,62 @@ def test_from_training_to_predictions_and_report(capsys, monkeypatch):
     assert "names.json is damaged" in capsys.readouterr().err
 
 
-def asked(lines, form, columns=("x", "y")):
-    """Answers of a task that was not trained."""
-    rows = data.Rows(torch.zeros(0, len(columns)), torch.zeros(0, 2).bool(), list(columns), ["a", "b"])
-    settings = changed(find("multilabel").settings(), {"model.width": "4"})
-    task = recipe_module._task(settings, rows, rows)
+SMALL = changed(find("multilabel").settings(), {"model.width": "4"})
+
+
+def untrained(labels=("a", "b"), columns=("x", "y")):
+    rows = data.Rows(torch.zeros(0, len(columns)), torch.zeros(0, len(labels)).bool(), [*columns], [*labels])
+    return recipe_module._task(SMALL, rows, rows)
+
+
+def asked(lines, form, task=None):
     groups = iter([[f"{line}\n".encode() for line in lines]])
-    return [answer.lines[0] for answer in answers(recipe_module.RECIPE, task, settings, Options(), groups, form)]
+    given = answers(recipe_module.RECIPE, task or untrained(), SMALL, Options(), groups, form)
+    return [answer.lines[0] for answer in given]
+
+
+def test_an_answer_is_one_line_of_cells_whatever_labels_are_called():
+    task = untrained(labels=["a\r\nb", "c\td", "e"])
+    found = recipe_module.known(task, torch.tensor([True, True, False]), torch.tensor([0.75, 0.25, 0.0]))
+    assert recipe_module.line(found, Options()) == "a b\tc d"
+    assert recipe_module.line(found, Options(probabilities=True)) == "a b:0.75\tc d:0.25"
+    assert json.loads(recipe_module.line(found, Options(json=True)))["labels"] == ["a\r\nb", "c\td"]
+
+
+def test_what_is_possible_is_not_0():
+    p = torch.tensor([1 / 3, 1.23456789e-9])
+    found = recipe_module.known(untrained(), p > 0, p)
+    assert found["possible"] == {"a": 0.333333, "b": 1.23457e-9}
+
+
+@pytest.mark.parametrize(
+    "mean, deviation, near", [(0.0, 1.0, "-1 0"), (0.0, 1e-3, "-1 0"), (-3e38, 1.0, "-3e38 -3e38")]
+)
+def test_a_row_too_far_from_those_trained_on_is_refused(mean, deviation, near):
+    task = untrained()
+    task.hidden[0].mean.fill_(mean)
+    task.hidden[0].deviation.fill_(deviation)
+    far, good = asked(["3e38 3e38", near], "text", task)
+    assert far == "#ERROR line 1: x is too far from the rows that the run was trained on"
+    assert not good.startswith("#ERROR")
+
+
+@pytest.mark.parametrize("small", [[1e-45, 0, 0, 0], [0.1] * 4])
+def test_a_column_without_a_deviation_is_constant(small):
+    table = torch.tensor([[1.0, 2, 3, 4], small]).T
+    scaled = model.Scaled(2)
+    scaled.learn(table)
+    assert scaled.deviation[1] == 1 and scaled(table).isfinite().all()
+
+
+def test_columns_too_far_apart_are_refused(capsys):
+    table("d")
+    write_tables("d")
+    with Path("d/train.csv").open("a") as file:
+        file.write("\n3e38,1,0,1\n-3e38,1,0,1\n3e38,1,0,1\n3e38,1,0,1\n" + "3e38,1,0,1\n" * 200)
+    assert cli.main(["train", "multilabel", *TINY, "data.root=d", "labels=up,down", "--run", "run"]) == 2
+    assert "train.csv: the numbers of x lie too far apart" in capsys.readouterr().err
+    assert not Path("run").exists()
 
 
 @pytest.mark.parametrize(
@@ -538,6 +734,9 @@ def asked(lines, form, columns=("x", "y")):
         ("csv", ["y,x", "2,"], "x must be number, got ''"),
         ("csv", ["x,y", " ,2"], "x must be number, got ' '"),
         ("csv", ["numbers", '"1,,2"'], "a row is 2 numbers, got '1,,2'"),
+        ("csv", ["numbers", '"1_0,2"'], "a row is 2 numbers, got '1_0,2'"),
+        ("csv", ["x,y", "1_0,2"], "x must be number, got '1_0'"),
+        ("jsonl", ['{"numbers": [1, "2_0"]}'], "numbers must be number,…, got [1, '2_0']"),
         ("jsonl", ['{"x": "", "y": 2}'], "x must be number, got ''"),
         ("jsonl", ['{"x": 1, "y": null}'], "y must be number, got None"),
         ("jsonl", ['{"x": 1, "y": [2]}'], "y must be number, got [2]"),
@@ -547,7 +746,7 @@ def asked(lines, form, columns=("x", "y")):
         ("jsonl", ['{"numbers": []}'], "a row is 2 numbers, got 0"),
     ],
 )
-def test_an_empty_cell_is_no_number(form, lines, message):
+def test_what_is_no_number_is_refused(form, lines, message):
     first, good = {"csv": (1, "3,4"), "jsonl": (0, '{"numbers": "3 4", "x": 3, "y": 4}')}[form]
     good = {"numbers": '"3,4"'}.get(lines[0], good)
     wrong, answered = asked([*lines, good], form)

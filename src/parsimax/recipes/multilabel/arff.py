@@ -6,7 +6,7 @@ import csv
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from xml.parsers import expat
 
 import arff as liac
@@ -14,11 +14,24 @@ import arff as liac
 from ..kit.inputs import shortened
 from ..kit.recipe import DataError
 from ..text.files import lines
+from .numbers import number
 
-NUMBERS = ("NUMERIC", "REAL")
-QUOTED = re.compile(r"""^\s*@attribute\s+(["'])((?:\\.|(?!\1)[^\\])*)\1\s""", re.IGNORECASE)
+NUMBERS = ("numeric", "real", "integer")  # all the same, as in Weka
+HEADER = re.compile(r"\s*@(relation|attribute|data)(?![^\s%])(.*)", re.IGNORECASE)
+# A name is quoted, with quotes in it escaped; or quoted, and quotes in it are the name's; or bare. Then its type.
+ATTRIBUTE = re.compile(r"""(?:(["'])((?:\\.|(?!\1)[^\\])*)\1|(".*?"|'.*?'|[^{}%,\s"'][^{}%,\s]*))\s+(.+)""")
+QUOTED = r"""'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*\""""
+ONE = rf"""(?:{QUOTED}|(?!\?[\s,}}])[^,\s"'{{}}]+)"""
+LIST = re.compile(rf"\{{\s*{ONE}(?:\s*,\s*{ONE})*\s*\}}")  # liac-arff tries for ever where it is none
 ESCAPED = {"n": "\n", "r": "\r", "t": "\t"}  # other letters behind a backslash are themselves
-INTEGER = re.compile(r"^(\s*@attribute\s.*\s)integer\s*$", re.IGNORECASE)  # liac-arff would make 1 of 1.5
+
+
+class Attribute(NamedTuple):
+    """A line of the header: its number, the name as it is meant, and the type as it is written."""
+
+    place: int
+    name: str
+    kind: str
 
 
 def label_places(path: Path) -> dict[str, int]:
@@ -60,35 +73,77 @@ def read(path: Path) -> tuple[list[str], list[list[float]], list[int]]:
 
     An attribute of names, such as {red, green}, becomes a column of 0 and 1 for each, unless the names are numbers.
     """
-    text, at = lines(path), 0
-
-    def fed() -> Iterator[str]:
-        nonlocal at
-        for line in text:
-            at += 1
-            yield INTEGER.sub(r"\1NUMERIC", line)
-
-    try:
-        found = liac.ArffDecoder().decode(fed(), return_type=liac.DENSE)
-    except (liac.ArffException, csv.Error, ValueError, IndexError) as error:  # these of {}, a missing name, '\\u'
-        raise DataError(f"{path}, line {at}: {_problem(error, text[at - 1] if at else '')}") from None
-    declared = [at for at, line in enumerate(text, 1) if line.strip().lower().startswith("@attribute")]
-    kinds = [_kind(path, at, name, kind) for at, (name, kind) in zip(declared, found["attributes"], strict=True)]
-    names: dict[str, None] = {}
-    for at, (name, _), kind in zip(declared, found["attributes"], kinds, strict=True):
-        for column in _names(_meant(text[at - 1], name), kind):
-            if column in names:
-                raise DataError(f"{path}, line {at}: the column {column!r} is there twice; name it otherwise")
-            names[column] = None
-    places = _places(text)
+    text = lines(path)
+    attributes, start = _header(path, text)
+    found = _decoded(path, text, attributes, start)
+    kinds = [None if kind == "STRING" or all(map(_is_number, kind)) else list(kind) for _, kind in found["attributes"]]
+    names = _columns(path, attributes, kinds)
+    rows_from = enumerate(map(str.strip, text[start:]), start + 1)
+    places = [at for at, line in rows_from if line and not line.startswith("%")]
     _check_sparse(path, text, places)
     rows = []
     for row, place in zip(found["data"], places, strict=True):
-        if None in row:
-            name = found["attributes"][row.index(None)][0]
-            raise DataError(f"{path}, line {place}: {name} is missing (?); fill it in or remove the row")
-        rows.append([number for value, kind in zip(row, kinds, strict=True) for number in _numbers(value, kind)])
-    return list(names), rows, places
+        numbers: list[float] = []
+        for value, kind, attribute in zip(row, kinds, attributes, strict=True):
+            numbers += _numbers(f"{path}, line {place}: {attribute.name}", value, kind)
+        rows.append(numbers)
+    return names, rows, places
+
+
+def _header(path: Path, text: list[str]) -> tuple[list[Attribute], int]:
+    """The attributes, and the line of @data. liac-arff leaves out what it does not know, and all columns shift."""
+    found: dict[str, Attribute] = {}
+    for at, line in enumerate(text, 1):
+        if not line.strip() or line.lstrip().startswith("%"):
+            continue
+        where, given = f"{path}, line {at}", repr(shortened(line.strip()))
+        if (known := HEADER.match(line)) is None:
+            raise DataError(f"{where}: not ARFF: before @data there is a comment, @relation or @attribute, got {given}")
+        word, rest = known[1].lower(), known[2].strip()
+        if word == "data":
+            if rest and not rest.startswith("%"):
+                raise DataError(f"{where}: not ARFF: the rows begin below @data, got {given}")
+            return [*found.values()], at
+        if word == "attribute":
+            one = _attribute(where, at, rest, given)
+            if one.name in found:
+                raise DataError(f"{where}: the column {one.name!r} is there twice; name it otherwise")
+            found[one.name] = one
+    raise DataError(f"{path}: not ARFF: it has no @data")
+
+
+def _attribute(where: str, at: int, rest: str, given: str) -> Attribute:
+    if (parts := ATTRIBUTE.fullmatch(rest)) is None:
+        raise DataError(f"{where}: not ARFF, in {given}; an attribute has a name and a type")
+    _, quoted, other, kind = parts.groups()
+    name = other.strip("\"'") if quoted is None else re.sub(r"\\(.)", lambda one: ESCAPED.get(one[1], one[1]), quoted)
+    if kind.startswith("{") and not LIST.fullmatch(kind):
+        raise DataError(f"{where}: not ARFF, in {given}; a list of names is {{red,'light blue'}}")
+    if not kind.startswith("{") and kind.lower() not in NUMBERS:
+        raise DataError(f"{where}: {name} is of type {shortened(kind)}; numbers and lists of names can be read")
+    return Attribute(at, name, kind)
+
+
+def _decoded(path: Path, text: list[str], attributes: list[Attribute], start: int) -> Any:
+    """What liac-arff makes of the rows; numbers stay texts, since it would take 1_0 for 10 and cut fractions off."""
+    at = start
+
+    def fed() -> Iterator[str]:
+        nonlocal at
+        yield "@relation rows"
+        for one in attributes:
+            at = one.place
+            yield f"@attribute a{at} {one.kind if one.kind.startswith('{') else 'string'}"
+        at = start
+        yield "@data"
+        for line in text[start:]:
+            at += 1
+            yield line
+
+    try:
+        return liac.ArffDecoder().decode(fed(), return_type=liac.DENSE)
+    except (liac.ArffException, csv.Error, ValueError) as error:  # ValueError of '\\u' in a name
+        raise DataError(f"{path}, line {at}: {_problem(error, text[at - 1])}") from None
 
 
 def _problem(error: Exception, line: str) -> str:
@@ -96,62 +151,58 @@ def _problem(error: Exception, line: str) -> str:
     if isinstance(error, csv.Error):
         return f"not ARFF: {error}"
     kinds = {
-        "BadAttributeType": "the type of the attribute is not known",
         "BadDataFormat": "the row has too few or too many values",
-        "BadNumericalValue": "a value is not a number",
         "BadNominalValue": "a value is not one of its attribute's",
-        "BadAttributeName": "the name of the attribute is there twice",
     }
     return f"{kinds.get(type(error).__name__, 'not ARFF')}, in {shortened(line)!r}"
 
 
-def _meant(line: str, name: str) -> str:
-    """The name of an attribute; liac-arff leaves the backslashes that a quoted one has before quotes."""
-    quoted = QUOTED.match(line)
-    return name if quoted is None else re.sub(r"\\(.)", lambda one: ESCAPED.get(one[1], one[1]), quoted[2])
-
-
-def _kind(path: Path, place: int, name: str, kind: Any) -> list[str] | None:
-    """None for a column of numbers, else the names that become columns; the attribute is declared in line ``place``."""
-    if isinstance(kind, str):
-        if kind.upper() in NUMBERS:
-            return None
-        raise DataError(f"{path}, line {place}: {name} is of type {kind}; numbers and lists of names can be read")
-    return None if all(map(_is_number, kind)) else list(kind)
+def _columns(path: Path, attributes: list[Attribute], kinds: list[list[str] | None]) -> list[str]:
+    """The names of the columns that the attributes become."""
+    names: dict[str, None] = {}
+    for (place, name, _), kind in zip(attributes, kinds, strict=True):
+        for column in [name] if kind is None else [f"{name}={one}" for one in kind]:
+            if column in names:
+                raise DataError(f"{path}, line {place}: the column {column!r} is there twice; name it otherwise")
+            names[column] = None
+    return [*names]
 
 
 def _is_number(text: str) -> bool:
     try:
-        return float(text) == float(text)
+        return number(text) == number(text)
     except ValueError:
         return False
 
 
-def _names(name: str, kind: list[str] | None) -> list[str]:
-    return [name] if kind is None else [f"{name}={one}" for one in kind]
-
-
-def _numbers(value: Any, kind: list[str] | None) -> list[float]:
-    return [float(value)] if kind is None else [float(value == one) for one in kind]
+def _numbers(where: str, value: str | None, kind: list[str] | None) -> list[float]:
+    if value is None:
+        raise DataError(f"{where} is missing (?); fill it in or remove the row")
+    if kind is not None:
+        return [float(value == one) for one in kind]
+    try:
+        return [number(value)]
+    except ValueError:
+        raise DataError(f"{where} must be a number, got {shortened(value)!r}") from None
 
 
 def _check_sparse(path: Path, text: list[str], places: list[int]) -> None:
     """What liac-arff lets pass: a dense row among sparse ones, and a place of a sparse row that is there twice."""
-    lines = [(place, text[place - 1].strip()) for place in places]
-    sparse = bool(lines) and lines[0][1].startswith("{")
-    for place, line in lines:
+    sparse = bool(places) and text[places[0] - 1].lstrip().startswith("{")
+    for place in places:
+        line = text[place - 1].strip()
         if line.startswith("{") != sparse:
             kinds = ("sparse, in braces", "dense") if sparse else ("dense", "sparse, in braces")
             raise DataError(f"{path}, line {place}: the rows before it are {kinds[0]}, this one is {kinds[1]}")
-        if sparse:
-            bare = re.sub(r"'[^']*'|\"[^\"]*\"", "", line).strip("{} ")  # commas in names are none between places
-            given = [part.split(maxsplit=1)[0] for part in bare.split(",") if part.strip()]
-            if twice := [one for one in given if given.count(one) > 1]:
-                raise DataError(f"{path}, line {place}: column {twice[0]} is there twice")
+        if sparse and (twice := _place_twice(line)) is not None:
+            raise DataError(f"{path}, line {place}: column {twice} is there twice")
 
 
-def _places(text: list[str]) -> list[int]:
-    """The lines of the rows, from 1 on."""
-    start = next(at for at, line in enumerate(text) if line.strip().lower().startswith("@data"))
-    rows = enumerate(map(str.strip, text[start + 1 :]), start + 2)
-    return [at for at, line in rows if line and not line.startswith("%")]
+def _place_twice(line: str) -> int | None:
+    bare = re.sub(QUOTED, "", line).strip("{} \t")  # commas in names are none between places
+    seen: set[int] = set()
+    for part in filter(str.strip, bare.split(",")):
+        if (place := int(part.split(maxsplit=1)[0])) in seen:
+            return place
+        seen.add(place)
+    return None

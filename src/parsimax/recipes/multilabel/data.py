@@ -54,7 +54,7 @@ def files(data: Data, split: str) -> list[Path]:
 
 
 def xml_of(path: Path) -> Path:
-    found = sorted(path.parent.glob("*.xml"))
+    found = sorted(one for one in path.parent.iterdir() if one.suffix.lower() == ".xml")
     if len(found) != 1:
         there = ", ".join(one.name for one in found) or "none"
         raise DataError(f"{path.parent} must have one XML file with the labels of {path.name}, it has {there}")

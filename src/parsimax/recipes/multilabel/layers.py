@@ -89,6 +89,13 @@ class LabelLayer(nn.Module):
         if self.kind == "softmax":
             self.threshold.fill_(best_threshold(p, wanted))
 
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
+        """At a fixed rate the head that predicts it is left out."""
+        if self.kind == "rsoftmax":
+            for name in ("weight", "bias"):
+                state_dict.pop(f"{prefix}count.{name}", None)
+        super()._load_from_state_dict(state_dict, prefix, *rest)
+
 
 def labelled_mean(scores: Tensor, y: Tensor, mapping: Any, **own: Any) -> Tensor:
     """The loss of a row that has a label, on average; 0 where none has, as happens in a small batch."""
@@ -102,11 +109,15 @@ def rate_of(count: Tensor, scores: Tensor) -> Tensor:
 
 
 def best_threshold(p: Tensor, wanted: Tensor) -> float:
-    """The cut between two probabilities with the largest micro F1 of what is above it: every cut is tried."""
-    values, order = p.double().flatten().sort(descending=True)
+    """The cut between two probabilities with the largest micro F1 of what is above it: every cut is tried.
+
+    It is a number of their type: halfway, or the lower one where that would be rounded to the upper one.
+    """
+    values, order = p.detach().double().flatten().sort(descending=True)
     right = wanted.flatten()[order].cumsum(0)
     given = torch.arange(1, len(values) + 1, device=values.device)
     f1 = 2 * right / (given + wanted.sum())
     below = torch.cat([values[1:], values.new_zeros(1)])
     at = int(torch.where(values > below, f1, -1.0).argmax())  # equals are given together
-    return float((values[at] + below[at]) / 2)
+    halfway = float(((values[at] + below[at]) / 2).to(p.dtype))
+    return halfway if halfway < values[at] else float(below[at])

@@ -12,6 +12,7 @@ from .layers import LabelLayer
 from .settings import Settings
 
 Batch = tuple[Tensor, Tensor]
+FAR = 1e30  # deviations: the sums over a layer of what is further away may have no value in float32
 
 
 class Scaled(nn.Module):
@@ -28,8 +29,9 @@ class Scaled(nn.Module):
     def learn(self, numbers: Tensor) -> None:
         exact = numbers.double()
         self.mean.copy_(exact.mean(0))
-        deviation = exact.std(0, correction=0)
-        self.deviation.copy_(torch.where(deviation > 0, deviation, 1.0))
+        self.deviation.copy_(exact.std(0, correction=0))
+        constant = ~self(numbers).isfinite().all(0)  # or so small a deviation that float32 has 0 in its place
+        self.deviation[constant] = 1.0
 
     def forward(self, numbers: Tensor) -> Tensor:
         return (numbers - self.mean) / self.deviation
@@ -72,6 +74,11 @@ class Labels(Task[Batch]):
         self.layer = LabelLayer(settings.model, settings.model.width, len(train.names))
         if len(train.numbers):
             self.hidden[0].learn(train.numbers)  # type: ignore[operator]
+
+    def too_far(self, numbers: Tensor) -> str | None:
+        """The first column of rows (N, columns) with a number more than ``FAR`` deviations from the mean, if one is."""
+        wrong = (~(self.hidden[0](numbers.to(self.device)).abs() <= FAR)).any(0)
+        return self.columns[int(wrong.int().argmax())] if wrong.any() else None
 
     def forward(self, numbers: Tensor) -> tuple[Tensor, Tensor]:
         found: tuple[Tensor, Tensor] = self.layer(self.hidden(numbers))

@@ -17,15 +17,17 @@ from torch import Tensor
 from ..kit.inputs import shortened, value_of
 from ..kit.recipe import Answer, DataError, Evaluation, Recipe
 from ..kit.runs import Run, read_json, write
-from ..kit.settings import unknown
+from ..kit.settings import SettingsError, kind_text, unknown
 from . import data
 from .data import Rows
 from .model import Labels
+from .numbers import number
 from .pictures import pictures
 from .scores import figures
 from .settings import Options, Settings
 
 NAMES = "names.json"  # of columns and labels, in a run
+EXCHANGED = ("rsoftmax", "rsoftmax-predicted")  # the first may take the place of the second, with a rate
 MEASURED = 0.2  # seconds of passes that the pace is taken over: one alone may take less than a millisecond
 
 
@@ -45,10 +47,15 @@ class MultiLabel(Recipe[Settings, Labels, Numbers, Options]):
         if settings.data.root is not None and data.file_of(settings.data.root, "test") is not None:
             _same(settings, "test", train.columns, train.names)  # what is wrong there is said before the training
         settings.check_size(len(train.columns))
+        _check_labelled(settings, train)
         write(run.folder / NAMES, json.dumps({"columns": train.columns, "labels": train.names}, ensure_ascii=False))
-        return _task(settings, train, val)
+        task = _task(settings, train, val)
+        if (far := task.too_far(train.numbers)) is not None:
+            raise DataError(f"{_file(settings, 'train')}: the numbers of {far} lie too far apart for float32")
+        return task
 
     def reopen(self, settings: Settings, run: Run, data: bool = True) -> Labels:
+        _check_layer(settings, run)
         columns, labels = _names(run.folder / NAMES)
         if data:
             train, val = (_same(settings, split, columns, labels) for split in ("train", "val"))
@@ -79,14 +86,14 @@ class MultiLabel(Recipe[Settings, Labels, Numbers, Options]):
         return Evaluation(measured, outputs)
 
     def dials(self, settings: Settings) -> list[str]:
-        known = {"rsoftmax": ["model.rate"], "sparsehourglass": ["model.q"], "entmax": ["model.alpha"]}
-        return known.get(settings.model.layer, [])
+        own, layer = settings.model.number, ["model.layer"] if settings.model.layer in EXCHANGED else []
+        return layer if own is None else [f"model.{own.name}", *layer]
 
     def read(self, task: Labels, line: str, options: Options) -> Numbers:
         """Numbers by commas, tabs or blanks; a cell between two commas or tabs may not be empty."""
         words = re.split(r" *[,;\t] *| +", line.strip(" "))
         try:
-            return Numbers(tuple(map(float, words)))
+            return Numbers(tuple(map(number, words)))
         except ValueError:
             raise DataError(f"a row is {len(task.columns)} numbers, got {shortened(line)!r}") from None
 
@@ -95,9 +102,12 @@ class MultiLabel(Recipe[Settings, Labels, Numbers, Options]):
         if "numbers" in record and "numbers" not in task.columns:
             if isinstance(record["numbers"], str):
                 return self.read(task, record["numbers"], options)
+            _check_digits("numbers", record["numbers"], tuple[float, ...])
             return super().record(task, record, options)
         if missing := [name for name in task.columns if name not in record]:
             raise DataError(unknown(missing[0], [str(name) for name in record], "column"))
+        for name in task.columns:
+            _check_digits(name, record[name], float)
         return Numbers(tuple(value_of(name, record[name], float) for name in task.columns))
 
     def check(self, task: Labels, query: Numbers, options: Options) -> None:
@@ -105,8 +115,11 @@ class MultiLabel(Recipe[Settings, Labels, Numbers, Options]):
             raise DataError(f"a row is {len(task.columns)} numbers, got {len(query.numbers)}")
         if any(map(math.isnan, query.numbers)):
             raise DataError("a number is NaN")
-        if not torch.tensor(query.numbers).isfinite().all():
+        numbers = torch.tensor([query.numbers])
+        if not numbers.isfinite().all():
             raise DataError("a number is infinite, or too large for float32")
+        if (far := task.too_far(numbers)) is not None:
+            raise DataError(f"{far} is too far from the rows that the run was trained on")
 
     @torch.no_grad()
     def predict(self, task: Labels, settings: Settings, queries: Sequence[Numbers], options: Options) -> list[Answer]:
@@ -124,6 +137,31 @@ class MultiLabel(Recipe[Settings, Labels, Numbers, Options]):
 def _task(settings: Settings, train: Rows, val: Rows) -> Labels:
     torch.manual_seed(settings.train.seed)
     return Labels(settings, train, val)
+
+
+def _file(settings: Settings, split: str) -> str:
+    path = next(iter(data.files(settings.data, split)), None)
+    return "the embedded data" if path is None else f"{path}"
+
+
+def _check_labelled(settings: Settings, train: Rows) -> None:
+    if not train.labels.any():
+        some = ", ".join(map(shortened, train.names[:5])) + (", …" if len(train.names) > 5 else "")
+        raise DataError(f"{_file(settings, 'train')}: no row to train on has a label ({some}); at least one must")
+
+
+def _check_layer(settings: Settings, run: Run) -> None:
+    """Only a rate may take the place of the predicted one: the scores of other layers are learned for their mapping."""
+    own, given = run.settings(Settings()).model.layer, settings.model.layer
+    if given != own and (given, own) != EXCHANGED:
+        raise SettingsError(f"model.layer={given} cannot take the place of {own}; train a run of its own with it")
+
+
+def _check_digits(name: str, value: Any, kind: Any) -> None:
+    """DataError for 1_0, which the kit reads as Python does."""
+    for one in value if isinstance(value, list) else [value]:
+        if isinstance(one, str) and "_" in one:
+            raise DataError(f"{name} must be {kind_text(kind)}, got {shortened(repr(value))}")
 
 
 def _names(path: Path) -> tuple[list[str], list[str]]:
@@ -159,15 +197,19 @@ def _named(task: Labels, chosen: Tensor) -> list[str]:
 def known(task: Labels, chosen: Tensor, p: Tensor) -> dict[str, Any]:
     """The labels, and the probability of each that is possible, the largest first."""
     order = [at for at in p.argsort(descending=True).tolist() if p[at] > 0]
-    return {"labels": _named(task, chosen), "possible": {task.names[at]: round(p[at].item(), 6) for at in order}}
+    return {"labels": _named(task, chosen), "possible": {task.names[at]: float(f"{p[at].item():.6g}") for at in order}}
 
 
 def line(found: dict[str, Any], options: Options) -> str:
     if options.json:
         return json.dumps(found, ensure_ascii=False)
     if options.probabilities:
-        return "\t".join(f"{name}:{value:.4g}" for name, value in found["possible"].items())
-    return "\t".join(found["labels"])
+        return "\t".join(f"{_cell(name)}:{value:.4g}" for name, value in found["possible"].items())
+    return "\t".join(map(_cell, found["labels"]))
+
+
+def _cell(name: str) -> str:
+    return " ".join(name.replace("\t", " ").splitlines())
 
 
 RECIPE = MultiLabel()

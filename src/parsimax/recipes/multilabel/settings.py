@@ -6,9 +6,10 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from ...parameters import LEARNED
+from ...mappings import REGISTRY
+from ...parameters import LEARNED, Setting
 from ..kit import recipe as kit
-from ..kit.settings import SettingsError, group, refuse_unread, setting
+from ..kit.settings import SettingsError, group, refuse_unread, setting, shown
 
 Layer = Literal[
     "sigmoid",
@@ -65,6 +66,20 @@ class Model:
     q: float = setting(10.0, "of sparsehourglass: small is nearly scale invariant, large is sparsemax", low=1e-6)
     count_weight: float = setting(1.0, "of rsoftmax-predicted: weight of the loss of the label count", low=0, high=1e6)
 
+    @property
+    def number(self) -> Setting | None:
+        """The number of the layer's mapping, if it has one and does not predict it."""
+        return REGISTRY[self.layer].setting if self.layer in REGISTRY else None
+
+    def check_number(self, *, loss: bool) -> None:
+        """SettingsError for a number that the mapping does not take, or ``loss``, by which it is trained, does not."""
+        if (number := self.number) is None or (given := getattr(self, number.name)) == LEARNED:
+            return
+        whose = f"the loss of {self.layer}" if loss else self.layer
+        allowed = (REGISTRY[self.layer].loss_setting if loss else None) or number
+        if given not in allowed.domain:
+            raise SettingsError(f"model.{number.name} of {whose} must be in {allowed.domain}, got {shown(given)}")
+
 
 @dataclass(frozen=True)
 class Train(kit.Train):
@@ -90,6 +105,7 @@ class Settings(kit.Settings):
             raise SettingsError(f"data.shape is channels,height,width, got {','.join(map(str, data.shape))}")
         if model.net == "conv" and len(data.shape) != 3:
             raise SettingsError("model.net=conv needs data.shape=CHANNELS,HEIGHT,WIDTH")
+        model.check_number(loss=False)
         if data.root is None and data.average > data.classes:
             raise SettingsError(f"data.average={data.average} labels a row of data.classes={data.classes}")
 
@@ -97,6 +113,7 @@ class Settings(kit.Settings):
         layer = self.model.layer
         others = {name for names in OWN.values() for name in names} - {*OWN.get(layer, ())}
         refuse_unread(self, sorted(f"model.{name}" for name in others), f"model.layer={layer}")
+        self.model.check_number(loss=True)
         if self.model.net == "mlp":
             refuse_unread(self, ("data.shape",), "model.net=mlp")
         if self.data.root is None:

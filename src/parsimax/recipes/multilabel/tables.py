@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import io
 import math
 from pathlib import Path
 
 from ..kit.inputs import shortened, twice
 from ..kit.recipe import DataError
+from ..text.files import is_packed, unpacked
 from ..text.tables import rows
+from .numbers import number
 
 
 def read_csv(path: Path) -> tuple[list[str], list[list[float]], list[int]]:
@@ -28,15 +31,16 @@ def read_parquet(path: Path) -> tuple[list[str], list[list[float]], list[int]]:
         from pyarrow import ArrowException, parquet
     except ImportError:
         raise DataError(f"{path}: Parquet needs pyarrow; install it: python -m pip install pyarrow") from None
+    source = io.BytesIO(unpacked(path)) if is_packed(path) else path
     try:
-        with parquet.ParquetFile(path) as file:  # read_table fails where two columns have one name
+        with parquet.ParquetFile(source) as file:  # read_table fails where two columns have one name
             table = file.read()
     except (ArrowException, OSError) as error:
         raise DataError(f"cannot read {path}, it is damaged or no Parquet: {shortened(str(error))}") from None
     names = list(table.column_names)
     _check_names(f"{path}", names)
     columns = [column.to_pylist() for column in table.columns]
-    numbers = [_row(path, number, names, cells) for number, cells in enumerate(zip(*columns, strict=True), 1)]
+    numbers = [_row(path, place, names, cells) for place, cells in enumerate(zip(*columns, strict=True), 1)]
     return names, numbers, list(range(1, len(numbers) + 1))
 
 
@@ -54,10 +58,10 @@ def _row(path: Path, place: int, names: list[str], cells: list[str] | tuple[obje
     row = []
     for name, cell in zip(names, cells, strict=True):
         try:
-            number = float(cell)  # type: ignore[arg-type]
+            value = number(cell)
         except (TypeError, ValueError):
-            number = math.nan
-        if not math.isfinite(number):
+            value = math.nan
+        if not math.isfinite(value):
             raise DataError(f"{path}, line {place}: {name} must be a number, got {shortened(repr(cell))}")
-        row.append(number)
+        row.append(value)
     return row

@@ -15,9 +15,23 @@ from ..kit.recipe import DataError
 WORDS = {"train": ("train",), "val": ("val", "valid", "dev"), "test": ("test",)}
 
 
+def is_packed(path: Path) -> bool:
+    return path.suffix.lower() == ".gz"
+
+
 def ending(path: Path) -> str:
-    """That of a file's name before it was gzipped."""
-    return Path(path.name.removesuffix(".gz")).suffix.lower()
+    """That of a file's name before it was gzipped, in small letters."""
+    return Path(path.stem if is_packed(path) else path.name).suffix.lower()
+
+
+def unpacked(path: Path) -> bytes:
+    """The bytes of a file, as they were before it was gzipped."""
+    try:
+        return gzip.decompress(path.read_bytes()) if is_packed(path) else path.read_bytes()
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise DataError(f"cannot read {path}, it is damaged or cut off: {error}") from None
+    except OSError as error:
+        raise DataError(f"cannot read {path}: {error.strerror or error}") from None
 
 
 def of_split(root: Path, split: str, endings: Container[str]) -> Path | None:
@@ -70,13 +84,7 @@ def lines(path: Path, blank: bool = False) -> list[str]:
     """The lines without their ends. An empty file and bytes that are not UTF-8 are refused, and so is a file of blank
     lines alone, unless they are as good as others (``blank``).
     """
-    try:
-        content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
-    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-        raise DataError(f"cannot read {path}, it is damaged or cut off: {error}") from None
-    except OSError as error:
-        raise DataError(f"cannot read {path}: {error.strerror or error}") from None
-    content = content.removeprefix(codecs.BOM_UTF8)
+    content = unpacked(path).removeprefix(codecs.BOM_UTF8)
     if not (content if blank else content.strip()):
         raise DataError(f"{path} is empty")
     found = []
