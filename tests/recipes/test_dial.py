@@ -142,6 +142,15 @@ def test_what_is_ringed_was_trained(values, trained, ringed):
     assert ("as trained" in drawn.get_suptitle()) == ringed
 
 
+def test_values_that_give_the_same_are_one_point():
+    """Rates of a row of few labels: their numbers stood on top of each other."""
+    drawn = dial.picture(sweep_of([(0.4, 0.5, 0.5), (0.5, 0.5, 0.5), (0.6, 0.7, 0.6)]), {"rate": 0.5})
+    quality = drawn.axes[0]
+    assert [text.get_text() for text in quality.texts] == ["0.4; 0.5", "0.6"]
+    line, ring = quality.lines
+    assert (line.get_xydata().tolist(), ring.get_xydata().tolist()) == ([[0.5, 0.5], [0.6, 0.7]], [[0.5, 0.5]])
+
+
 def test_what_was_measured_before_ctrl_c_is_kept(capsys, monkeypatch):
     assert cli.main(["train", "digits", *QUICK, "mapping=rsoftmax", "rate=0.5", "--run", "run"]) == 0
     real, calls = dial.measured, []
@@ -185,6 +194,7 @@ def test_the_sparsest_within_a_tolerance():
     assert sweep.best.values == {"rate": "0.1"} and sweep.sparsest(0).values == {"rate": "0.1"}
     assert sweep.sparsest(0.01).values == {"rate": "0.5"} and sweep.sparsest(0.0126).values == {"rate": "0.9"}
     assert "rate=0.5, accuracy 0.793, 0.5 of the weights" in spoken(sweep, 0.01)[1]
+    assert sweep_of([(0.8, 0.79, 0.8), (0.85, 0.8, 0.8)]).sparsest(0.02).quality == 0.8, "of as many zeros, the best"
     errors = sweep_of([(0.1, 20.0, 0.1), (0.5, 20.1, 0.5), (0.9, 30.0, 0.9)], "min")
     assert errors.best.quality == 20 and errors.sparsest(0.01).quality == 20.1
     with pytest.raises(SettingsError, match="no number at any"):

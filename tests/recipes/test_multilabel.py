@@ -96,10 +96,16 @@ def test_an_integer_may_have_a_fraction():
         ),
         ("@relation x\n@attribute a {1_0, 2}\n", "1_0\n2", ["a=1_0", "a=2"], [[1, 0], [0, 1]]),
         ("@relation x\n@attribute a {-1, 2}\n", "{}\n{0 2}", "a", [[-1], [2]]),
+        (
+            "\ufeff@relation\r\n@attribute 'a% b' REAL% {c}\r\n@attribute d {'5%','6 %'}  % 'e\r\n",
+            "1,'6 %'\r\n2,5%\r",
+            ["a% b", "d=5%", "d=6 %"],
+            [[1, 0, 1], [2, 1, 0]],
+        ),
     ],
 )
 def test_what_is_arff_is_read(head, rows, columns, numbers):
-    Path("x.arff").write_text(f"{head}% a comment\n\n@data\n{rows}\n")
+    Path("x.arff").write_bytes(f"{head}% a comment\n\n@data\n{rows}\n".encode())
     found = arff.read(Path("x.arff"))
     assert found[:2] == ([*columns], numbers)
 
@@ -486,7 +492,8 @@ def test_a_rate_takes_the_place_of_the_predicted_one(capsys):
     assert [line.split()[3] for line in said[2:6]] == ["0.2", "0.4", "0.6", "0.8"], "zeros that are those asked for"
     assert Path("run/results.json").read_bytes() == own
     assert cli.main(["eval", "run", "rate=0.7"]) == 2
-    assert "eval can turn model.layer" in capsys.readouterr().err
+    assert "eval can turn model.layer=rsoftmax, model.layer=rsoftmax-predicted" in capsys.readouterr().err
+    assert cli.main(["eval", "run", "layer=rsoftmax-predicted,rsoftmax"]) == 0
     assert cli.main(["train", "multilabel", *small, "layer=sigmoid", "--run", "other"]) == 0
     for word in ("layer=rsoftmax", "layer=rsoftmax-predicted"):
         assert cli.main(["eval", "other", word]) == 2
@@ -736,13 +743,14 @@ def test_columns_too_far_apart_are_refused(capsys):
         ("csv", ["numbers", '"1,,2"'], "a row is 2 numbers, got '1,,2'"),
         ("csv", ["numbers", '"1_0,2"'], "a row is 2 numbers, got '1_0,2'"),
         ("csv", ["x,y", "1_0,2"], "x must be number, got '1_0'"),
-        ("jsonl", ['{"numbers": [1, "2_0"]}'], "numbers must be number,…, got [1, '2_0']"),
+        ("jsonl", ['{"numbers": [1, "2_0"]}'], "numbers must be number, got '2_0'"),
         ("jsonl", ['{"x": "", "y": 2}'], "x must be number, got ''"),
         ("jsonl", ['{"x": 1, "y": null}'], "y must be number, got None"),
         ("jsonl", ['{"x": 1, "y": [2]}'], "y must be number, got [2]"),
         ("jsonl", ['{"x": 1, "y": 1' + "0" * 400 + "}"], "y must be number, got 1000"),
-        ("jsonl", ['{"numbers": [1, "", 2]}'], "numbers must be number,…, got [1, '', 2]"),
+        ("jsonl", ['{"numbers": [1, "", 2]}'], "numbers must be number, got ''"),
         ("jsonl", ['{"numbers": {"1": 0, "2": 0}}'], "numbers must be number,…"),
+        ("jsonl", ['{"numbers": null}'], "numbers must be number,…, got None"),
         ("jsonl", ['{"numbers": []}'], "a row is 2 numbers, got 0"),
     ],
 )

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import torch
 
-from ..kit.inputs import shortened
+from ..kit.inputs import number, shortened
 from ..kit.recipe import DataError
 from ..kit.settings import shown, unknown
 from ..text import tables
@@ -107,12 +107,12 @@ def _rows(path: Path, data: Data, table: bool) -> Iterator[tuple[Sequence[str], 
                 f"data.{key}={shown(given)} names a column, and {path} has none but lines of a label and a text; leave "
                 f"it out"
             )
-    for number, line in enumerate(lines(path), 1):
+    for place, line in enumerate(lines(path), 1):
         if line.strip():
             label, *text = line.split(maxsplit=1)
             if not text:
-                raise DataError(f"{path}, line {number}: a label and a text belong there, got {shortened(line)!r}")
-            yield text, label, f"{path}, line {number}"
+                raise DataError(f"{path}, line {place}: a label and a text belong there, got {shortened(line)!r}")
+            yield text, label, f"{path}, line {place}"
 
 
 def _of_table(path: Path, data: Data) -> Iterator[tuple[Sequence[str], str, str]]:
@@ -133,14 +133,14 @@ def clean(text: str) -> str:
 
 def number_of(example: Example) -> float:
     try:
-        number = math.nan if "_" in example.label else float(example.label)
+        value = number(example.label)
     except ValueError:
-        number = math.nan
-    if not abs(number) <= LARGEST:
+        value = math.nan
+    if not abs(value) <= LARGEST:
         raise DataError(
             f"{example.where}: a number belongs there (float32, data.kind=numbers), got {shortened(example.label)!r}"
         )
-    return number
+    return value
 
 
 def classes_of(train: list[Example]) -> list[str]:

@@ -70,7 +70,8 @@ def listed(text: str) -> list[str]:
 def settings_of(settings: S, words: Mapping[str, str], dials: Any) -> list[tuple[dict[str, str], S]]:
     """The values of each turn, and the settings with them. Lists move together; a single value holds for all.
 
-    ``dials`` gives the keys that may be turned in some settings; a mapping may be exchanged for another one, too.
+    ``dials`` gives what may be turned in some settings, as ``Recipe.dials`` does; a mapping may be exchanged for
+    another one, too.
     """
     before = flat(settings)
     given: dict[str, list[str]] = {}
@@ -90,7 +91,7 @@ def settings_of(settings: S, words: Mapping[str, str], dials: Any) -> list[tuple
             raise SettingsError(f"{key}={LEARNED} is for training; eval takes a number there")
         made = changed(settings, values)
         allowed = [*dials(made), *(f"{prefix}mapping" for prefix, _ in choices(made))]
-        if wrong := [key for key in values if key not in allowed]:
+        if wrong := [key for key, value in values.items() if not {key, f"{key}={value}"} & {*allowed}]:
             has = ", ".join(dials(made))
             if not {*dials(made)} & {*numbers_of_mappings(made)} and (not has or any(choices(made))):
                 has = f"{f'{has} alone' if has else 'none'}: {_no_number(made)}"
@@ -148,10 +149,10 @@ class Sweep:
         return (max if self.mode == "max" else min)(known, key=lambda turn: turn.quality)
 
     def sparsest(self, tolerance: float) -> Turn:
-        """That with the most zeros of all whose quality is within ``tolerance``, a share, of the best."""
+        """The one with the most zeros within ``tolerance``, a share, of the best quality; of equals the best."""
         best, room = self.best.quality, tolerance * abs(self.best.quality)
         near = [turn for turn in self.turns if abs(turn.quality - best) <= room]
-        return max(near, key=lambda turn: turn.zeros or 0.0)
+        return max(near, key=lambda turn: (turn.zeros or 0.0, -abs(turn.quality - best)))
 
     @property
     def counts_zeros(self) -> bool:
@@ -294,14 +295,16 @@ def picture(sweep: Sweep, trained: Mapping[str, Any]) -> Any:
     quality = [turn.quality for turn in sweep.turns]
     pace = [turn.pace for turn in sweep.turns]
     for axes, name, values in zip(figure.subplots(1, 2), (sweep.quality, sweep.pace), (quality, pace), strict=True):
-        points = [(_place(turn, keys), value, turn) for turn, value in zip(sweep.turns, values, strict=True)]
-        points = sorted((point for point in points if math.isfinite(point[1])), key=lambda point: point[0])
-        axes.plot([at for at, _, _ in points], [value for _, value, _ in points], marker="o", markersize=4)
-        for at, value, turn in points:
-            said = ", ".join(dict.fromkeys(turn.values[key] for key in keys))
-            axes.annotate(said, (at, value), textcoords="offset points", xytext=(3, 5), fontsize=7)
-            if turn in own:
-                axes.plot([at], [value], "o", markersize=11, fillstyle="none", color="tab:red")
+        points: dict[tuple[float, float], list[Turn]] = {}
+        for turn, value in zip(sweep.turns, values, strict=True):
+            if math.isfinite(value):
+                points.setdefault((_place(turn, keys), value), []).append(turn)
+        axes.plot(*zip(*sorted(points, key=lambda point: point[0]), strict=True), marker="o", markersize=4)
+        for point, turns in points.items():
+            said = "; ".join(", ".join(dict.fromkeys(turn.values[key] for key in keys)) for turn in turns)
+            axes.annotate(said, point, textcoords="offset points", xytext=(3, 5), fontsize=7)
+            if any(turn in own for turn in turns):
+                axes.plot(*point, "o", markersize=11, fillstyle="none", color="tab:red")
         axes.set(xlabel="share of exact zeros, measured" if sweep.counts_zeros else keys[0], ylabel=name)
     figure.suptitle(f"{', '.join(keys)} at the points{'; ringed: as trained' if own else ''}", fontsize=9)
     return figure

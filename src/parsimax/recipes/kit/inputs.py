@@ -9,7 +9,7 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, fields
 from pathlib import Path
-from typing import Any, Generic, Literal, TypeVar, get_type_hints
+from typing import Any, Generic, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from .recipe import DataError
 from .settings import as_kind, kind_text, unknown
@@ -53,13 +53,25 @@ def query_of(kind: type[Q], record: Mapping[str, Any]) -> Q:
     return kind(**values)
 
 
+def number(value: Any) -> float:
+    """As ``float`` reads it, but for digits with underscores between them, which are numbers in Python alone.
+
+    ValueError, TypeError or OverflowError where it is none.
+    """
+    if not isinstance(value, (int, float)) and "_" in str(value):  # bytes are read too
+        raise ValueError(f"{value!r} is no number")
+    return float(value)
+
+
 def value_of(name: str, value: Any, kind: Any) -> Any:
-    """A named value as ``kind``; DataError where it is not one, as 1_000 is none outside of Python."""
+    """A named value as ``kind``; DataError where it is not one, naming the part of a list that is not."""
+    if get_origin(kind) is tuple and isinstance(value, (list, tuple)):
+        return tuple(value_of(name, part, get_args(kind)[0]) for part in value)
     try:
-        if kind in (int, float) and "_" in str(value):
-            raise ValueError
+        if kind in (int, float):
+            number(value)
         return as_kind(value, kind)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise DataError(f"{name} must be {kind_text(kind)}, got {shortened(repr(value))}") from None
 
 

@@ -168,7 +168,10 @@ class Recipe(ABC, Generic[S, T, Q, O]):
         return []
 
     def dials(self, settings: S) -> list[str]:
-        """The settings that `eval` may turn without training again: every number of a mapping that is in use."""
+        """The settings that `eval` may turn without training again: every number of a mapping that is in use.
+
+        ``KEY=VALUE`` for what may have that value alone.
+        """
         from .dial import numbers_of_mappings
 
         return numbers_of_mappings(settings)

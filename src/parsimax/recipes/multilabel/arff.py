@@ -11,27 +11,28 @@ from xml.parsers import expat
 
 import arff as liac
 
-from ..kit.inputs import shortened
+from ..kit.inputs import number, shortened
 from ..kit.recipe import DataError
 from ..text.files import lines
-from .numbers import number
 
 NUMBERS = ("numeric", "real", "integer")  # all the same, as in Weka
 HEADER = re.compile(r"\s*@(relation|attribute|data)(?![^\s%])(.*)", re.IGNORECASE)
 # A name is quoted, with quotes in it escaped; or quoted, and quotes in it are the name's; or bare. Then its type.
-ATTRIBUTE = re.compile(r"""(?:(["'])((?:\\.|(?!\1)[^\\])*)\1|(".*?"|'.*?'|[^{}%,\s"'][^{}%,\s]*))\s+(.+)""")
+ATTRIBUTE = re.compile(r"""(?:(["'])((?:\\.|(?!\1)[^\\])*)\1|(".*?"|'.*?'|[^{}%,\s"'][^{}%,\s]*))\s+([^%\s].*)""")
 QUOTED = r"""'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*\""""
 ONE = rf"""(?:{QUOTED}|(?!\?[\s,}}])[^,\s"'{{}}]+)"""
-LIST = re.compile(rf"\{{\s*{ONE}(?:\s*,\s*{ONE})*\s*\}}")  # liac-arff tries for ever where it is none
+LIST = re.compile(rf"(\{{\s*{ONE}(?:\s*,\s*{ONE})*\s*\}})\s*(?:%.*)?")  # liac-arff tries for ever where it is none
 ESCAPED = {"n": "\n", "r": "\r", "t": "\t"}  # other letters behind a backslash are themselves
 
 
 class Attribute(NamedTuple):
-    """A line of the header: its number, the name as it is meant, and the type as it is written."""
+    """A line of the header: its number, the name as it is meant, and the list of names that it may have, as written;
+    none for a number.
+    """
 
     place: int
     name: str
-    kind: str
+    names: str
 
 
 def label_places(path: Path) -> dict[str, int]:
@@ -117,11 +118,13 @@ def _attribute(where: str, at: int, rest: str, given: str) -> Attribute:
         raise DataError(f"{where}: not ARFF, in {given}; an attribute has a name and a type")
     _, quoted, other, kind = parts.groups()
     name = other.strip("\"'") if quoted is None else re.sub(r"\\(.)", lambda one: ESCAPED.get(one[1], one[1]), quoted)
-    if kind.startswith("{") and not LIST.fullmatch(kind):
+    if not kind.startswith("{"):
+        if kind.partition("%")[0].strip().lower() not in NUMBERS:
+            raise DataError(f"{where}: {name} is of type {shortened(kind)}; numbers and lists of names can be read")
+        return Attribute(at, name, "")
+    if (names := LIST.fullmatch(kind)) is None:
         raise DataError(f"{where}: not ARFF, in {given}; a list of names is {{red,'light blue'}}")
-    if not kind.startswith("{") and kind.lower() not in NUMBERS:
-        raise DataError(f"{where}: {name} is of type {shortened(kind)}; numbers and lists of names can be read")
-    return Attribute(at, name, kind)
+    return Attribute(at, name, names[1])
 
 
 def _decoded(path: Path, text: list[str], attributes: list[Attribute], start: int) -> Any:
@@ -133,7 +136,7 @@ def _decoded(path: Path, text: list[str], attributes: list[Attribute], start: in
         yield "@relation rows"
         for one in attributes:
             at = one.place
-            yield f"@attribute a{at} {one.kind if one.kind.startswith('{') else 'string'}"
+            yield f"@attribute a{at} {one.names or 'string'}"
         at = start
         yield "@data"
         for line in text[start:]:

@@ -14,14 +14,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..kit.inputs import shortened, value_of
+from ..kit.inputs import number, shortened, value_of
 from ..kit.recipe import Answer, DataError, Evaluation, Recipe
 from ..kit.runs import Run, read_json, write
-from ..kit.settings import SettingsError, kind_text, unknown
+from ..kit.settings import SettingsError, unknown
 from . import data
 from .data import Rows
 from .model import Labels
-from .numbers import number
 from .pictures import pictures
 from .scores import figures
 from .settings import Options, Settings
@@ -86,8 +85,11 @@ class MultiLabel(Recipe[Settings, Labels, Numbers, Options]):
         return Evaluation(measured, outputs)
 
     def dials(self, settings: Settings) -> list[str]:
-        own, layer = settings.model.number, ["model.layer"] if settings.model.layer in EXCHANGED else []
-        return layer if own is None else [f"model.{own.name}", *layer]
+        own, layer = settings.model.number, settings.model.layer
+        turned = [] if own is None else [f"model.{own.name}"]
+        if layer in EXCHANGED:
+            turned += [f"model.layer={one}" for one in EXCHANGED[: EXCHANGED.index(layer) + 1]]
+        return turned
 
     def read(self, task: Labels, line: str, options: Options) -> Numbers:
         """Numbers by commas, tabs or blanks; a cell between two commas or tabs may not be empty."""
@@ -102,12 +104,9 @@ class MultiLabel(Recipe[Settings, Labels, Numbers, Options]):
         if "numbers" in record and "numbers" not in task.columns:
             if isinstance(record["numbers"], str):
                 return self.read(task, record["numbers"], options)
-            _check_digits("numbers", record["numbers"], tuple[float, ...])
             return super().record(task, record, options)
         if missing := [name for name in task.columns if name not in record]:
             raise DataError(unknown(missing[0], [str(name) for name in record], "column"))
-        for name in task.columns:
-            _check_digits(name, record[name], float)
         return Numbers(tuple(value_of(name, record[name], float) for name in task.columns))
 
     def check(self, task: Labels, query: Numbers, options: Options) -> None:
@@ -155,13 +154,6 @@ def _check_layer(settings: Settings, run: Run) -> None:
     own, given = run.settings(Settings()).model.layer, settings.model.layer
     if given != own and (given, own) != EXCHANGED:
         raise SettingsError(f"model.layer={given} cannot take the place of {own}; train a run of its own with it")
-
-
-def _check_digits(name: str, value: Any, kind: Any) -> None:
-    """DataError for 1_0, which the kit reads as Python does."""
-    for one in value if isinstance(value, list) else [value]:
-        if isinstance(one, str) and "_" in one:
-            raise DataError(f"{name} must be {kind_text(kind)}, got {shortened(repr(value))}")
 
 
 def _names(path: Path) -> tuple[list[str], list[str]]:

@@ -6,11 +6,10 @@ import io
 import math
 from pathlib import Path
 
-from ..kit.inputs import shortened, twice
+from ..kit.inputs import number, shortened, twice
 from ..kit.recipe import DataError
 from ..text.files import is_packed, unpacked
 from ..text.tables import rows
-from .numbers import number
 
 
 def read_csv(path: Path) -> tuple[list[str], list[list[float]], list[int]]:
@@ -59,7 +58,7 @@ def _row(path: Path, place: int, names: list[str], cells: list[str] | tuple[obje
     for name, cell in zip(names, cells, strict=True):
         try:
             value = number(cell)
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             value = math.nan
         if not math.isfinite(value):
             raise DataError(f"{path}, line {place}: {name} must be a number, got {shortened(repr(cell))}")
