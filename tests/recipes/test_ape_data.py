@@ -282,9 +282,13 @@ def test_a_config_may_leave_out_what_transformers_knows(tmp_path):
 def test_weights_that_may_begin_at_random(tmp_path):
     shape = [("classifier.bias", (2,), (3,))]
     told = {"missing_keys": {"classifier.weight", "bert.pooler.dense.bias"}, "mismatched_keys": shape}
+    told["unexpected_keys"] = {"cls.bias", "projection.0.weight"}  # on top of another model
     check_loaded(told, tmp_path, "model.encoder", allowed=("classifier", "pooler"))
     with pytest.raises(DataError, match=r"\.encoder: .* have classifier\.bias of \(2,\), .* lack classifier\.weight"):
         check_loaded(told, tmp_path, "model.encoder", allowed=("pooler",))
+    told["unexpected_keys"].add("encoder.layer.1.output.dense.bias")
+    with pytest.raises(DataError, match=r"have encoder\.layer\.1\.output\.dense\.bias, of which it knows nothing"):
+        check_loaded(told, tmp_path, "model.encoder", allowed=("classifier", "pooler"))
 
 
 KILLED = """

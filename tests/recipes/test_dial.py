@@ -33,7 +33,7 @@ def test_lists_of_values():
     )
     assert listed("2,1.75,…,1") == ["2", "1.75", "1.5", "1.25", "1"]
     assert listed("0,10,…,30") == ["0", "10", "20", "30"]
-    for wrong in ("…,1", "1,…,2", "1,2,…", "1,1,…,2", "1,2,…,0", "a,b,…,c"):
+    for wrong in ("…,1", "1,…,2", "1,2,…", "1,1,…,2", "1,2,…,0", "a,b,…,c", "0,1e-999999,…,1e999999"):
         with pytest.raises(SettingsError, match="between two numbers and a last one"):
             listed(wrong)
     with pytest.raises(SettingsError, match="more than 1000 values; take larger steps"):

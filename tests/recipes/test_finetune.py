@@ -735,6 +735,20 @@ def test_half_of_an_encoder_is_not_left_out(tmp_path, capsys):
     assert "do not fit its config.json: they have encoder.layer.1" in said and not Path("run").exists()
 
 
+def test_an_encoder_of_no_numbers_is_refused(tmp_path, capsys):
+    """The loss was said to be NaN, and the learning rate to be too high."""
+    root, folder = write_lines(tmp_path / "data"), tmp_path / "bert"
+    model = transformers.BertModel(bert_config())
+    with torch.no_grad():
+        model.encoder.layer[0].output.dense.bias[1] = torch.nan
+    model.save_pretrained(folder)
+    _tokenizer().save_pretrained(folder)
+    assert cli.main(["train", "finetune", *QUICK, f"data.root={root}", f"encoder={folder}", "--run", "run"]) == 2
+    said = capsys.readouterr().err
+    assert f"encoder.layer.0.output.dense.bias in {folder} has NaN or infinite weights" in said
+    assert not Path("run").exists()
+
+
 def test_an_encoder_that_fails_on_the_texts_is_named(tmp_path, capsys):
     """Here one that knows one segment alone, and pairs."""
     root, folder = write_pairs(tmp_path / "data"), tmp_path / "bert"

@@ -94,6 +94,12 @@ def test_an_integer_may_have_a_fraction():
             ["a=q', 1 z", "a=p", "b", "c"],
             [[1, 0, 2, 1], [1, 0, 0, 0], [0, 1, 0, 4]],
         ),
+        (
+            "@relation x\n@attribute f' real\n@attribute 'it's' real\n@attribute f real\n",
+            "1,2,3",
+            ["f'", "it's", "f"],
+            [[1, 2, 3]],
+        ),
         ("@relation x\n@attribute a {1_0, 2}\n", "1_0\n2", ["a=1_0", "a=2"], [[1, 0], [0, 1]]),
         ("@relation x\n@attribute a {-1, 2}\n", "{}\n{0 2}", "a", [[-1], [2]]),
         (
@@ -715,6 +721,25 @@ def test_a_row_too_far_from_those_trained_on_is_refused(mean, deviation, near):
     far, good = asked(["3e38 3e38", near], "text", task)
     assert far == "#ERROR line 1: x is too far from the rows that the run was trained on"
     assert not good.startswith("#ERROR")
+
+
+@pytest.mark.parametrize("split", ["val", "test"])
+def test_rows_too_far_away_are_not_judged(split, capsys):
+    """They came out as rows without labels."""
+    table("d")
+    write_tables("d")
+    with Path(f"d/{split}.csv").open("a") as file:
+        file.write("\n3e38,1,0,1")
+    words = [*TINY, "data.root=d", "labels=up,down", "--run", "run"]
+    assert cli.main(["train", "multilabel", *words]) == 2
+    said = f"{split}.csv: x is too far from the rows that the run was trained on"
+    assert said in capsys.readouterr().err and not Path("run").exists()
+    far = Path(f"d/{split}.csv").read_text()
+    write_tables("d")
+    assert cli.main(["train", "multilabel", *words]) == 0
+    Path(f"d/{split}.csv").write_text(far)
+    assert cli.main(["eval", "run", "--split", split, "--changed-data"]) == 2
+    assert said in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("small", [[1e-45, 0, 0, 0], [0.1] * 4])

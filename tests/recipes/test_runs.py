@@ -244,7 +244,7 @@ def test_figures_of_other_weights_are_set_aside(run, capsys):
     assert cli.main(["train", "--resume", "run"]) == 0
     assert "figures of test are in run/before now" in capsys.readouterr().out
     assert run.read_results().keys() == before.keys() - {"test"} and not run.outputs("test").exists()
-    aside = runs.Run(run.folder / "before")
+    aside = runs.Run(run.before / "0001")
     assert aside.read_results() == before and aside.outputs("test").read_bytes() == outputs
 
 
@@ -292,6 +292,27 @@ class Broken:
             self.met = True
             raise RuntimeError("the disk is gone")
         return self.real(path, *arguments)
+
+
+def test_what_was_set_aside_is_not_lost(run, capsys):
+    """By other settings, and then by the weights that come of them; a dial goes too, and that is said."""
+    run.add_results("test", {"accuracy": 1.0})
+    (run.folder / "dial").mkdir()
+    assert run.set_aside(keep="val") == ["test", "the dial"] and run.set_aside() == ["val"]
+    first, second = (runs.Run(run.before / number) for number in ("0001", "0002"))
+    assert [*first.read_results()] == ["test"] and first.dial.exists() and [*second.read_results()] == ["val"]
+    (run.folder / "dial").mkdir()
+    worse(run)
+    assert cli.main(["train", "--resume", "run"]) == 0
+    assert "figures of the dial are in run/before now" in capsys.readouterr().out
+
+
+def test_a_kill_leaves_no_figures_of_other_settings(run, monkeypatch):
+    assert cli.main(["eval", "run"]) == 0
+    monkeypatch.setattr("parsimax.recipes.commands._answers", lambda key: True)
+    monkeypatch.setattr(runs.durable, "replace", broken := Broken(durable.replace, run.config))
+    assert cli.main(["train", "--resume", "run", "steps=24"]) == 2 and broken.met
+    assert run.read_results().keys() == {"val"}
 
 
 def test_what_is_refused_changes_nothing(run, capsys):

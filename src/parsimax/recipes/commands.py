@@ -106,9 +106,9 @@ def resume(folder: Path, words: Sequence[str], changed_data: bool) -> None:
             provenance.check(recipe, settings, run, ("train", "val"), changed_data)
             task = recipe.reopen(settings, run)
         if settings != before and _first():  # only now: what was refused has changed nothing
-            runs.write(run.config, to_yaml(settings))
             if any(flat(before)[key] != value for key, value in flat(settings).items() if _answers(key)):
                 _say_aside(run, run.set_aside(keep="val"))  # which is measured again
+            runs.write(run.config, to_yaml(settings))  # last: a run that is killed here has no figures of others
         _fit(entry, settings, run, task, resume=True)
 
 
@@ -244,7 +244,7 @@ def _answers(key: str) -> bool:
 def _say_aside(run: runs.Run, gone: Sequence[str]) -> None:
     if gone:
         print(
-            f"figures of {', '.join(gone)} are in {run.folder / 'before'} now, the run answers otherwise: "
+            f"figures of {', '.join(gone)} are in {run.before} now, the run answers otherwise: "
             f"parsimax eval {run.folder}",
             flush=True,
         )
@@ -254,7 +254,7 @@ def _fit(entry: Entry, settings: Any, run: runs.Run, task: Any, resume: bool) ->
     from .kit.training import fit, restore
 
     recipe = entry.recipe()
-    before, known = _weights_of(run), {*run.read_results()} - {"val"}
+    before, known = _weights_of(run), {*run.measured()} - {"val"}
     try:
         fit(task, run, resume)
     except KeyboardInterrupt:
@@ -266,7 +266,7 @@ def _fit(entry: Entry, settings: Any, run: runs.Run, task: Any, resume: bool) ->
         raise
     if not _first():
         return
-    _say_aside(run, sorted(known - {*run.read_results()}))
+    _say_aside(run, sorted(known - {*run.measured()}))
     best = restore(recipe.reopen(settings, run, data=False), run.best)
     figures = recipe.evaluate(best, settings, "val", progress).figures
     figures |= {**recipe.speed(task, settings), **task.pace()}

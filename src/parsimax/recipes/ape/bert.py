@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ..kit.recipe import DataError
-from ..text.bert import check_loaded, check_weights, config_in, loading
+from ..text.bert import check_finite, check_loaded, check_weights, config_in, loading
 from .pieces import WordPieces
 from .settings import Settings
 
@@ -72,6 +72,7 @@ def pretrained(folder: Path) -> Any:
         loaded: Any = BertModel.from_pretrained(folder, add_pooling_layer=False, **words)
         model, told = loaded
         check_loaded(told, folder, KEY)
+        check_finite(model, folder, KEY)
         return model
 
 

@@ -20,6 +20,7 @@ from ..kit.show import progress
 from ..text.bert import (
     MASK,
     NAMES,
+    check_finite,
     check_loaded,
     check_weights,
     config_in,
@@ -78,6 +79,7 @@ def start(settings: Settings, texts: Sequence[str], classes: list[str]) -> Encod
         model, told = AutoModelForSequenceClassification.from_pretrained(folder, config=config, **words)
         on_top = {name.partition(".")[0] for name, _ in model.named_parameters()} - {model.base_model_prefix}
         check_loaded(told, folder, KEY, allowed=[*on_top, "pooler"])  # the layers on top may begin at random
+        check_finite(model, folder, KEY)
         return Encoder(desparsify(model), _tokenizer(folder, model))
 
 
@@ -117,8 +119,9 @@ def usable(name: str) -> Iterator[None]:
     except Exception as error:  # its own code runs here
         if name == "tiny":
             raise
+        first = (str(error).strip() or "no reason given").splitlines()[0]
         raise DataError(
-            f"{KEY}: {name} was loaded, but fails on the first texts ({type(error).__name__}: {error}); take "
+            f"{KEY}: {name} was loaded, but fails on the first texts ({type(error).__name__}: {first}); take "
             f"an encoder with as many heads in all layers, and for two texts one that tells segments apart"
         ) from None
 

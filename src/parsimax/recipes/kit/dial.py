@@ -8,7 +8,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 from itertools import count
 from pathlib import Path
 from typing import Any, TypeVar
@@ -58,7 +58,7 @@ def listed(text: str) -> list[str]:
                 raise SettingsError(f"{text!r} is more than {MOST} values; take larger steps")
         except SettingsError:
             raise
-        except (InvalidOperation, IndexError, ValueError):
+        except (ArithmeticError, IndexError, ValueError):  # no number, or too far apart for Decimal
             raise SettingsError(f"{text!r}: … stands between two numbers and a last one, as in 0,0.1,…,0.9") from None
         steps = math.ceil(more / step)
         values += [f"{(second + number * step).normalize():f}" for number in range(1, steps)]

@@ -67,6 +67,11 @@ class Run:
     def dial(self) -> Path:
         return self.folder / "dial"
 
+    @property
+    def before(self) -> Path:
+        """What was measured of earlier weights or settings, in numbered folders."""
+        return self.folder / "before"
+
     def outputs(self, split: str) -> Path:
         return self.folder / "outputs" / f"{split}.jsonl"
 
@@ -98,9 +103,13 @@ class Run:
             known[split] = {**known.get(split, {}), **fresh}
             write(self.results, json.dumps(known, indent=1, ensure_ascii=False))
 
+    def measured(self) -> list[str]:
+        """Of what there are figures: splits, and the dial."""
+        return [*self.read_results(), *(["the dial"] if self.dial.exists() else [])]
+
     def set_aside(self, keep: str = "") -> list[str]:
-        """Move what was measured of other weights or settings into ``before``: the figures of all splits but one,
-        outputs and dials; the splits.
+        """Move what was measured of other weights or settings into the next folder of ``before``: the figures of all
+        splits but one, outputs and dials; what was moved, as :meth:`measured` calls it.
         """
         with durable.turn(self.folder):
             known = self.read_results()
@@ -108,8 +117,8 @@ class Run:
             files = [path for path in (self.folder / "outputs", self.dial) if path.exists()]
             if not gone and not files:
                 return []
-            before = self.folder / "before"
-            shutil.rmtree(before, ignore_errors=True)
+            moved = [one for one in self.measured() if one != keep]
+            before = next(free(self.before))
             durable.folder(before)
             if gone:
                 write(before / self.results.name, json.dumps(gone, indent=1, ensure_ascii=False))
@@ -117,7 +126,7 @@ class Run:
                 write(self.results, json.dumps(kept, indent=1, ensure_ascii=False))
             for path in files:
                 path.rename(before / path.name)
-        return [*gone]
+        return moved
 
 
 def create(recipe: str, settings: Any, folder: Path | None = None, packages: Sequence[str] = ()) -> Run:

@@ -117,7 +117,10 @@ def _attribute(where: str, at: int, rest: str, given: str) -> Attribute:
     if (parts := ATTRIBUTE.fullmatch(rest)) is None:
         raise DataError(f"{where}: not ARFF, in {given}; an attribute has a name and a type")
     _, quoted, other, kind = parts.groups()
-    name = other.strip("\"'") if quoted is None else re.sub(r"\\(.)", lambda one: ESCAPED.get(one[1], one[1]), quoted)
+    if quoted is None:
+        name = other[1:-1] if other[0] in "\"'" else other
+    else:
+        name = re.sub(r"\\(.)", lambda one: ESCAPED.get(one[1], one[1]), quoted)
     if not kind.startswith("{"):
         if kind.partition("%")[0].strip().lower() not in NUMBERS:
             raise DataError(f"{where}: {name} is of type {shortened(kind)}; numbers and lists of names can be read")

@@ -27,6 +27,7 @@ from .settings import Options, Settings
 
 NAMES = "names.json"  # of columns and labels, in a run
 EXCHANGED = ("rsoftmax", "rsoftmax-predicted")  # the first may take the place of the second, with a rate
+TOO_FAR = "is too far from the rows that the run was trained on"
 MEASURED = 0.2  # seconds of passes that the pace is taken over: one alone may take less than a millisecond
 
 
@@ -43,14 +44,17 @@ class MultiLabel(Recipe[Settings, Labels, Numbers, Options]):
     def start(self, settings: Settings, run: Run) -> Labels:
         train, val = (data.load(settings.data, split) for split in ("train", "val"))
         _check_same(settings, "val", val, train.columns, train.names)
+        others = {"val": val}
         if settings.data.root is not None and data.file_of(settings.data.root, "test") is not None:
-            _same(settings, "test", train.columns, train.names)  # what is wrong there is said before the training
+            others["test"] = _same(settings, "test", train.columns, train.names)  # said before the training
         settings.check_size(len(train.columns))
         _check_labelled(settings, train)
         write(run.folder / NAMES, json.dumps({"columns": train.columns, "labels": train.names}, ensure_ascii=False))
         task = _task(settings, train, val)
         if (far := task.too_far(train.numbers)) is not None:
             raise DataError(f"{_file(settings, 'train')}: the numbers of {far} lie too far apart for float32")
+        for split, rows in others.items():
+            _check_near(settings, split, task, rows)
         return task
 
     def reopen(self, settings: Settings, run: Run, data: bool = True) -> Labels:
@@ -68,6 +72,7 @@ class MultiLabel(Recipe[Settings, Labels, Numbers, Options]):
     @torch.no_grad()
     def evaluate(self, task: Labels, settings: Settings, split: str, show: Callable[[str], None]) -> Evaluation:
         rows = _same(settings, split, task.columns, task.names)
+        _check_near(settings, split, task, rows)
         numbers = rows.numbers.to(task.device)
         began, passes, seconds = time.perf_counter(), 0, 0.0
         while seconds < MEASURED:
@@ -118,7 +123,7 @@ class MultiLabel(Recipe[Settings, Labels, Numbers, Options]):
         if not numbers.isfinite().all():
             raise DataError("a number is infinite, or too large for float32")
         if (far := task.too_far(numbers)) is not None:
-            raise DataError(f"{far} is too far from the rows that the run was trained on")
+            raise DataError(f"{far} {TOO_FAR}")
 
     @torch.no_grad()
     def predict(self, task: Labels, settings: Settings, queries: Sequence[Numbers], options: Options) -> list[Answer]:
@@ -147,6 +152,11 @@ def _check_labelled(settings: Settings, train: Rows) -> None:
     if not train.labels.any():
         some = ", ".join(map(shortened, train.names[:5])) + (", …" if len(train.names) > 5 else "")
         raise DataError(f"{_file(settings, 'train')}: no row to train on has a label ({some}); at least one must")
+
+
+def _check_near(settings: Settings, split: str, task: Labels, rows: Rows) -> None:
+    if (far := task.too_far(rows.numbers)) is not None:
+        raise DataError(f"{_file(settings, split)}: {far} {TOO_FAR}")
 
 
 def _check_layer(settings: Settings, run: Run) -> None:

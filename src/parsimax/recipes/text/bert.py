@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import random
+import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -21,6 +22,7 @@ MASK = "[MASK]"
 HIDDEN = 0.15  # of the tokens are hidden from the tiny BERT
 TOGETHER = 32  # texts of a step of its training
 RATE = 1e-3
+LAYER = re.compile(r"\.\d+\.\w+\.")  # a layer has modules of its own; a number before a weight is of some other head
 
 
 def folder_of(name: str, key: str) -> Path:
@@ -69,7 +71,7 @@ def check_loaded(told: Mapping[str, Any], folder: Path, key: str, allowed: Colle
         return not {*name.split(".")} & {*allowed}
 
     lost = sorted(filter(counted, told["missing_keys"]))
-    more = sorted(name for name in told["unexpected_keys"] if any(map(str.isdigit, name.split("."))) and counted(name))
+    more = sorted(name for name in told["unexpected_keys"] if LAYER.search(f".{name}") and counted(name))
     shapes = sorted((name, tuple(has), tuple(asks)) for name, has, asks in told["mismatched_keys"] if counted(name))
     wrong = [f"have {name} of {has}, where it asks for {asks}" for name, has, asks in shapes[:1]]
     wrong += [f"have {name}, of which it knows nothing" for name in more[:1]]
@@ -80,6 +82,15 @@ def check_loaded(told: Mapping[str, Any], folder: Path, key: str, allowed: Colle
         raise DataError(
             f"{key}: the weights in {folder} do not fit its config.json: they {'; they '.join(wrong)}. They are of "
             f"another model, or of other layers; give a folder whose config.json and weights were saved together"
+        )
+
+
+def check_finite(model: Any, folder: Path, key: str) -> None:
+    """DataError for weights that are no numbers: the encoder's training has failed, and so would ours."""
+    wrong = next((name for name, weight in model.named_parameters() if not weight.isfinite().all()), None)
+    if wrong is not None:
+        raise DataError(
+            f"{key}: {wrong} in {folder} has NaN or infinite weights; give a folder whose training went well"
         )
 
 
