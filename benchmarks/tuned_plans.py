@@ -239,7 +239,7 @@ PLANS = {
     "scene": several_labels("scene", 0.834),
     "yeast": several_labels("yeast", 0.715),
     "corel5k": several_labels("corel5k", 0.9895),
-    "sst2": encoders("sst2", rates=(1e-4, 5e-5, 2e-4)),
+    "sst2": encoders("sst2", rates=(1e-4, 5e-5, 2.5e-5, 2e-4)),
     "rte": pairs("rte", "data.text=sentence1,sentence2", "data.label=label"),
     "mrpc": pairs("mrpc", "data.text=#1 String,#2 String", "data.label=Quality"),
     "wikitext2": language_models(
