@@ -605,7 +605,7 @@ def test_bad_lines_and_labels_are_named(tmp_path, capsys):
     dev = root / "x.binary.dev.gz"
     dev.write_bytes(gzip.compress(b"0 fine\n\n2 what\n"))
     assert cli.main(base) == 2
-    assert "x.binary.dev.gz, line 3: the label '2' is none of the training data's: 0, 1" in capsys.readouterr().err
+    assert "x.binary.dev.gz, line 3: the label '2' is none of those trained on (0, 1); take" in capsys.readouterr().err
     dev.write_bytes(gzip.compress(b"0 fine\n1\n"))
     assert cli.main(base) == 2
     assert "x.binary.dev.gz, line 2: a label and a text belong there, got '1'" in capsys.readouterr().err
@@ -614,7 +614,7 @@ def test_bad_lines_and_labels_are_named(tmp_path, capsys):
     kept = test.read_bytes()
     test.write_bytes(gzip.compress(b"0 fine\n3 what\n"))
     assert cli.main(base) == 2
-    assert "line 2: the label '3' is none of the training data's: 0, 1" in capsys.readouterr().err
+    assert "line 2: the label '3' is none of those trained on (0, 1); take" in capsys.readouterr().err
     test.write_bytes(kept)
     assert cli.main([*base, "dev_is_test=true"]) == 2
     assert "no file of dev, which is to be test by data.dev_is_test," in capsys.readouterr().err
