@@ -155,7 +155,7 @@ def class_of(example: Example, classes: list[str]) -> int:
     if example.label not in classes:
         known = ", ".join(classes[:8])
         raise DataError(
-            f"{example.where}: the label {shortened(example.label)!r} is none of those trained on ({known}); take it out, "
-            f"or give train more examples of it than are held out"
+            f"{example.where}: the label {shortened(example.label)!r} is none of those trained on ({known}); take it "
+            f"out, or give train more examples of it than are held out"
         )
     return classes.index(example.label)
