@@ -193,10 +193,11 @@ def curves(plan: Plan, rows: list[Row]) -> list[str]:
 
 
 def cost(rows: list[Row]) -> list[str]:
-    every = [done.core_seconds for _, own, _ in rows for done in own]
-    if not all(every):
-        return []
-    return [f"{len(every)} trainings, with validations and tests: {sum(every) / 60:.0f} minutes of one core.", ""]
+    every = [done for _, own, _ in rows for done in own]
+    clocked = sum(not done.core_seconds for done in every)
+    spent = sum(done.core_seconds or done.dev.get("training seconds", 0.0) for done in every)
+    by = f", {clocked} of them by the clock of the training alone" if clocked else ""
+    return [f"{len(every)} trainings, with validations and tests: {spent / 60:.0f} minutes of one core{by}.", ""]
 
 
 def shown_mean(values: Sequence[float]) -> str:
